@@ -1,6 +1,6 @@
 """Runs the workloads and writes their table to RESULTS.md: `python -m benchmarks [W3 W7 …]`.
 
-With names of workloads it only prints the table.
+With workload names, it only prints the table.
 """
 
 import os
@@ -46,27 +46,28 @@ WORKLOADS = {
     "W12": w12_chat,
     "W15": w15_log,
 }
-# Why a target is missed, by the beginning of a row's workload and case.
+# Why a target is missed, keyed by the start of a row's workload and case.
 REASONS = {
-    "W2 render, S = 10,": "A render costs 6 µs once, however many sections there are; of ten "
-    "sections that is half.",
-    "W3 run": "A call passes approval, a transaction, three events with their slices, and begins "
-    "the log of the runs inside it, which could wait for people. One call alone bears the whole "
-    "evaluation besides: session, prompt, render, executor and five events, about 200 µs.",
-    "W10 ": "Each request has a tool call. The engine takes 66 µs for both when it runs alone, and "
-    "126 here, since the SDK's 600 µs in between empty the processor's caches: a tool call by hand "
-    "takes 10 and 37. The target leaves 31 µs a request. The rest are 30 µs for a reply that is "
-    "read as a stream, so that its size is bounded, and 40 to write the request and to read the "
-    "answer; a streamed one has a dozen events besides, whose shapes are checked. What a run holds "
-    "at most is its session's log of 21 events, its own log of 21 entries, the values of its "
-    "results (11 kB, which the floor drops) and the transcript beside the request's items. Over "
-    "aiohttp 200 runs cost less than the floor.",
+    "W2 render, S = 10,": "A render has a fixed cost of 6 µs, however many sections there are; for "
+    "ten sections, that is half.",
+    "W3 run": "A call goes through approval, a transaction and three events with their slices, and "
+    "starts the log of its nested runs, any of which could be suspended. A single call also bears "
+    "the cost of the whole evaluation: session, prompt, render, executor and five events, about "
+    "200 µs.",
+    "W10 ": "Each request comes with a tool call. The engine takes 66 µs for both when nothing "
+    "else runs, and 126 µs here, because the SDK's 600 µs in between empty the processor's caches: "
+    "a tool call by hand takes 10 and 37 µs. The target leaves 31 µs per request. The rest is "
+    "30 µs for a reply that is read as a stream, so that its size can be limited, and 40 µs to "
+    "write the request and read the answer; a streamed answer also has a dozen events, whose "
+    "shapes are checked. At its peak, a run keeps its session's log of 21 events, its own log of "
+    "21 entries, the values of its results (11 kB, which the floor drops), and the transcript in "
+    "addition to the request's items. Over aiohttp, 200 runs cost less than the floor.",
     "W15 an entry": "Pydantic writes an entry in 6 µs. The rest compares the session with that of "
-    "the entry before, checks that the run is still the newest attempt, and hands the entry from "
-    "the engine to what does I/O.",
-    "W15 run resumed": "Reading an entry, of which a call has two, takes 4 µs, as long as the "
-    "floor. The rest counts what the run has used, gives each entry to the inner loop and makes "
-    "the last request.",
+    "the preceding entry, checks that the run is still the newest attempt, and hands the entry "
+    "from the engine to the code that does I/O.",
+    "W15 run resumed": "Reading an entry takes 4 µs, as long as the floor, and each call has two. "
+    "The rest adds up the run's usage, passes each entry to the inner loop and builds the last "
+    "request.",
 }
 HEAD = ("", "case", "floor", "ours", "judged", "target", "met")
 FORMATS = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}
@@ -105,7 +106,7 @@ def reasons(rows: Iterable[Row]) -> str:
         for key, reason in REASONS.items()
         if any(case.startswith(key) for case in missed)
     ]
-    heading = "\nWhy the targets that are missed are:\n\n"
+    heading = "\nWhy some targets are missed:\n\n"
     return heading + "".join(reasons) if reasons else ""
 
 
@@ -127,12 +128,13 @@ def main(names: list[str]) -> None:
             rows += workload.rows()
     text = f"""# What it costs
 
-`make bench` writes this page: medians of CPU time, candidates taking turns. A floor is the least
-that plain Python needs for the same work; `benchmarks/` has the code, and checks that both return
-the same. W6 counts instead: its floor is a prompt with the right sections open from the start, and
-fresh characters are those after the part that a request shares with the one before.
+`make bench` writes this page. Times are medians of CPU time, and the candidates take turns. A floor
+is the least that plain Python needs for the same work; `benchmarks/` contains the code, and checks
+that both return the same results. W6 counts characters instead: its floor is a prompt with the
+right sections open from the start, and fresh characters are those after the part that a request
+shares with the preceding one.
 
-Other libraries stand in PEERS.md.
+PEERS.md compares other libraries.
 
 {datetime.now(UTC):%Y-%m-%d}, {platform.python_implementation()} {platform.python_version()}, \
 {platform.system()} \

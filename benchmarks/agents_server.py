@@ -1,7 +1,7 @@
-"""The provider of W10, in a process of its own: prints its port and ends with its standard input.
+"""The provider for W10, in its own process: prints its port and ends with its standard input.
 
-It speaks Chat Completions over bare sockets. A request with fewer than `CALLS` answers of tools is
-answered by another call, else by the text `done`.
+It speaks Chat Completions over bare sockets. A request with fewer than `CALLS` tool results gets
+another call as its answer, any other the text `done`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def arguments(turn: int) -> str:
 
 @cache
 def reply(turn: int) -> bytes:
-    """Returns the whole answer of a turn."""
+    """Returns a turn's complete answer."""
     message: dict[str, object] = {"role": "assistant", "content": TEXT}
     if turn < CALLS:
         function = {"name": "search", "arguments": arguments(turn)}

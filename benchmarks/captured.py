@@ -1,6 +1,6 @@
-"""An adapter for chats that sends nothing: it takes the requests that its codec has written.
+"""An adapter for chats that sends nothing: it captures the requests that its codec writes.
 
-What an SDK and a network do with the whole request on each turn is no cost of ours.
+The costs of the SDK and the network, which handle the whole request on each turn, are not ours.
 """
 
 import json
@@ -30,7 +30,7 @@ ARGUMENTS = json.dumps({"account": "A-17", "since": "2026-05-01", "limit": 2})
 
 
 class Captured(CodecAdapter):
-    """Plays a call and an answer in turn; with `keeps` it stores the requests as JSON."""
+    """Replies with a call and an answer alternately; `keeps` also stores the requests as JSON."""
 
     name = "captured"
 
@@ -89,12 +89,12 @@ class Talk(NamedTuple):
     conversation: Conversation
 
 
-# Any: a prompt of any output
+# Any: a prompt with any output type
 def talk(
     adapter: Captured, prompt: Prompt[Any], turns: int, conversation: Conversation | None = None
 ) -> Talk:
     """Sends `turns` messages one after another; the model answers each after a call."""
-    # a session of its own for each turn, since a session's logs are no cost of a conversation
+    # a new session for each turn, so that its logs do not add to the cost of the conversation
     loop, times = MainLoop(adapter), [process_time()]
     for turn in range(turns):
         execution = loop.execute(
@@ -111,7 +111,7 @@ def talk(
 
 
 def shared_prefix(a: str, b: str) -> int:
-    """Returns how many characters both begin with."""
+    """Returns the length of the common prefix."""
     return len(commonprefix([a, b]))  # noqa: RUF071 - of texts, not of paths
 
 

@@ -1,11 +1,11 @@
 """Ten real MCP servers behind one agent, ours and others: `make bench-mcp` writes MCP.md.
 
-Each agent is set up as its documents say and asked once; its model is in the process and takes no
-time. When the model is first asked, the clock stops, the processes that were started are counted,
-and its tools are measured as JSON. Imports are not counted.
+Each agent is set up as its documentation says and gets one question; its model is in the process
+and takes no time. At the first request to the model, the clock stops, the processes that were
+started are counted, and the tools are measured as JSON. Imports are not counted.
 """
 
-# The other libraries are not where the type checkers run, so their classes are unknown there.
+# The other libraries are not installed where the type checkers run, so their classes are unknown.
 # mypy: disable-error-code="misc, no-any-return, unused-ignore"
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
@@ -141,13 +141,13 @@ def main() -> None:
         f"openai-agents {version('openai-agents')}": openai_agents,
     }
     print("# Ten MCP servers behind one agent\n")
-    print("Written by `make bench-mcp`: what has happened when the model is asked for the first")
-    print("time. `benchmarks/mcp.py` says how each agent is set up.\n")
+    print("Written by `make bench-mcp`: the costs up to the first request to the model.")
+    print("`benchmarks/mcp.py` shows how each agent is set up.\n")
     print(f"CPython {platform.python_version()}, {platform.system()} {platform.machine()}.\n")
     print("| library | seconds | processes | tools | characters of tools |")
     print("| --- | --- | --- | --- | --- |")
     with TemporaryDirectory() as folder:
-        os.chdir(folder)  # some servers make files where they run
+        os.chdir(folder)  # some servers create files where they run
         for name, agent in agents.items():
             seconds, processes, tools, characters = measure(agent)
             print(f"| {name} | {seconds:.2f} | {processes} | {tools} | {characters:,} |")

@@ -1,4 +1,4 @@
-"""Timing for shared machines: candidates take turns, and medians of their CPU times count."""
+"""Timing on shared machines: candidates take turns, and each figure is a median of CPU times."""
 
 import gc
 import os
@@ -21,8 +21,8 @@ SAMPLE_SECONDS = 0.015
 class Row:
     """One line of the table.
 
-    `costs` are by candidate. The target bounds those of `"ours"`: their ratio to `"floor"`, their
-    difference from it, or their own value.
+    `costs` are keyed by candidate. The target limits the cost of `"ours"`: its ratio to `"floor"`,
+    its difference from it, or its own value.
     """
 
     workload: str
@@ -34,7 +34,7 @@ class Row:
 
     @property
     def figure(self) -> float:
-        """The figure that the target bounds."""
+        """The figure that the target limits."""
         match self.compare:
             case "ratio":
                 return self.costs["ours"] / self.costs["floor"]
@@ -62,7 +62,7 @@ def measure_cpu(
     }
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     gc.collect()
-    gc.freeze()  # objects of earlier workloads should not cost anything here
+    gc.freeze()  # objects from earlier workloads should not cost anything here
     for _ in range(1 if SINGLE_ROUND else rounds):
         for name, run in candidates.items():
             samples[name].append(cpu_seconds(run, loops[name]) / loops[name] / per)

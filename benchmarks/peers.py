@@ -1,13 +1,12 @@
 """Compares other libraries: `python -m benchmarks.peers LIBRARY…` prints their part of PEERS.md.
 
-`make bench-peers` gives each an environment of its own. Of agent libraries it is W1, W3 and W8: all
-call the same function with the same arguments, one call a turn, by a model in the process that
-takes no time; each runs as its documents say, telemetry off, in one event loop that lives as long
-as the benchmark. Of those that use OpenAI's SDK it is W10 too. Of jinja2 and msgspec it is W2 and
-W7.
+`make bench-peers` gives each library its own environment. Agent libraries run W1, W3 and W8: all
+call the same function with the same arguments, one call per turn, with a model in the process that
+takes no time. Each is set up as its documentation says, without telemetry, in one event loop for
+the whole benchmark. Libraries that use OpenAI's SDK also run W10. jinja2 and msgspec run W2 and W7.
 """
 
-# None of them is where the type checkers run, so their classes are unknown there.
+# They are not installed where the type checkers run, so their classes are unknown there.
 # mypy: disable-error-code="misc, no-any-return, unused-ignore"
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 # pyright: reportUnknownParameterType=false

@@ -1,12 +1,12 @@
-"""Counts what models read of ten skills: `python -m benchmarks.skills FOLDER` prints their table.
+"""Counts how much models read of ten skills: `python -m benchmarks.skills FOLDER` prints the table.
 
-`make bench-skills` fetches the skills and gives it an environment with pydantic-ai-harness. Each
-case is a task with the headings that it needs, one list of keys a turn; scripted models open just
-these, in our prompt of all the skills beside it in its package, and in an agent of pydantic-ai with
-the same skills. Nothing is timed: characters are counted, tools as JSON included.
+`make bench-skills` fetches the skills and provides an environment with pydantic-ai-harness. Each
+case is a task with the headings that it needs, as one list of keys per turn. Scripted models open
+exactly these headings, in our prompt with all the skills of the package, and in a pydantic-ai agent
+with the same skills. Nothing is timed: characters are counted, including the tools as JSON.
 """
 
-# pydantic-ai is not where the type checkers run, so its classes are unknown there.
+# pydantic-ai is not installed where the type checkers run, so its classes are unknown there.
 # mypy: disable-error-code="misc, no-any-return, unused-ignore"
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
 
@@ -27,7 +27,7 @@ from weakincentives.evaluation.schemas import ToolSpec
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
-# The package, the skill, a task, and the headings to open for it, a list a turn.
+# The package, the skill, a task, and the headings to open for it, one list per turn.
 CASES: list[tuple[str, str, str, list[list[str]]]] = [
     ("chrome-devtools-mcp", "chrome-devtools-cli", "fill in a form",
      [["input-automation-uid-from-snapshot"]]),
@@ -49,7 +49,7 @@ QUESTION = "Help me with my task."
 
 
 class Counts(NamedTuple):
-    """What each request added to the one before, and what stays once the skill is closed."""
+    """The characters that each request added, and those left once the skill was closed."""
 
     added: list[int]
     left: int

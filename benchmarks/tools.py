@@ -1,4 +1,4 @@
-"""A provider without latency and a search tool: what W3 and W8 run."""
+"""A provider without latency, and a search tool, for W3 and W8."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from weakincentives.runtime.session import Session
 
 @dataclass(frozen=True)
 class Replies(Connection):
-    """The connection of an `Instant` adapter: replies in order, and each request's CPU time."""
+    """An `Instant` adapter's connection: gives replies in order and times each request (CPU)."""
 
     replies: Sequence[AssistantMessage]
     request_times: list[float]
@@ -32,8 +32,8 @@ class Replies(Connection):
         return self.ask(request)
 
 
-class Instant(LoopAdapter):  # Any: prompts of every output
-    """Calls `tool` once for each of `arguments`, one call a turn, and then answers."""
+class Instant(LoopAdapter):  # Any: prompts with any output type
+    """Calls `tool` once for each of `arguments`, one call per turn, and then answers."""
 
     name = "instant"
 

@@ -1,8 +1,8 @@
 """W10: 1, 50 and 200 concurrent agents in one event loop, ten tool calls each, over OpenAI's SDK.
 
 The server is another process on 127.0.0.1. The floor sends the same requests by hand through the
-SDK's own `post`; what counts is the CPU time of this process. Where `aiohttp` is installed, the
-many also run over the SDK's client for it.
+SDK's own `post`; only the CPU time of this process is measured. If `aiohttp` is installed, 200
+agents also run over the SDK's client for it.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from weakincentives.evaluation.response import Completed, PromptResponse
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 
-AGENTS = {1: 25, 50: 5, 200: 3}  # agents, and rounds of them
+AGENTS = {1: 25, 50: 5, 200: 3}  # the number of rounds by the number of agents
 TARGETS = {"": 1.12, ", streamed": 1.17}
-MEMORY = 30  # kB a run over the floor
+MEMORY = 30  # kB per run above the floor
 MANY = max(AGENTS)
 
 type Agent = Callable[[], Awaitable[object]]
 type AnyClient = Any  # an `openai.AsyncOpenAI`, which is imported on first use
 
 
-# a plain handler would run in a thread, which no floor by hand does
+# a plain handler would run in a thread, which the floor does not use
 async def find(params: Search, *, context: ToolContext | None) -> ToolResult[Hits]:
     return search(params, context=context)
 
@@ -105,7 +105,7 @@ class ByHand:
                 return messages
 
     async def _answer(self, message: Mapping[str, Any], messages: list[Any]) -> bool:
-        """Adds the model's message and the results of its calls; tells whether there are any."""
+        """Adds the model's message and its calls' results; returns whether there are any calls."""
         calls: list[dict[str, Any]] = [
             {"id": call["id"], "type": "function", "function": call["function"]}
             for call in message.get("tool_calls") or ()
@@ -160,7 +160,7 @@ class Recorder:
 
 
 async def first_request(url: str) -> Mapping[str, Any]:
-    """Returns our first request, after a check that the floor sends ours and nothing else."""
+    """Returns our first request, after a check that the floor sends exactly our requests."""
     async with Recorder(url) as recorder:
         ours = Ours(OpenAIAdapter("m", api="chat", async_client=recorder.client))
         for run in (ours.run, ours.stream):
@@ -199,7 +199,7 @@ async def measure(candidates: Mapping[str, Agent], agents: int, rounds: int) -> 
 
 
 async def peak(agent: Agent, agents: int) -> float:
-    """Returns by how many kB a run the memory of the process grows at most."""
+    """Returns the peak memory growth of the process, in kB per run."""
     gc.collect()
     tracemalloc.start()
     await at_once(agent, agents)
@@ -224,7 +224,7 @@ async def over_sdk(url: str) -> AsyncGenerator[dict[str, dict[str, Agent]]]:
 
 
 async def table(url: str) -> list[Row]:
-    """Returns the rows; each has new clients, since a burst leaves idle connections to search."""
+    """Returns the rows; each has new clients, as idle connections from a burst slow requests."""
     result: list[Row] = []
     for way, target in TARGETS.items():
         for agents, rounds in AGENTS.items():
@@ -242,7 +242,7 @@ async def table(url: str) -> list[Row]:
 
 @asynccontextmanager
 async def over_aiohttp(url: str) -> AsyncGenerator[dict[str, Agent]]:
-    """Yields our agent over the SDK's other transport, nothing if that is not installed."""
+    """Yields our agent over the SDK's other transport, or nothing if it is not installed."""
     from openai import AsyncOpenAI, DefaultAioHttpClient
 
     try:

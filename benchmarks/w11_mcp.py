@@ -1,7 +1,7 @@
 """W11: ten real MCP servers with 138 tools behind a prompt, until its first request arrives.
 
 A fresh process builds the prompt from the servers' locks and evaluates it with OpenAI's SDK over
-127.0.0.1; the floor is the same process with ten summarized sections that have no tools. When the
+127.0.0.1; the floor is the same process with ten summarized sections without tools. When the
 request arrives, its tools are measured as JSON, and the processes that the sender has started are
 counted.
 """
@@ -59,7 +59,7 @@ REPLY = {
 
 
 class Arrival(NamedTuple):
-    """A first request: characters of its tools, and processes that its sender has started."""
+    """A first request: its tools' characters, and the processes that its sender has started."""
 
     tools: int
     processes: int
@@ -90,7 +90,7 @@ class Server(BaseHTTPRequestHandler):
 
 
 def parents() -> Iterator[tuple[int, int]]:
-    """Yields each process with its parent; none where there is no /proc."""
+    """Yields each process with its parent; nothing on systems without /proc."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             yield int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1])
@@ -127,12 +127,12 @@ def run(url: str, kind: str, visibility: str = "SUMMARY") -> float:
 def rows() -> Iterator[Row]:
     with serve() as (url, arrivals):
         run(url, "mcp", "FULL")
-        run(url, "plain")  # as the one before, it writes bytecode
+        run(url, "plain")  # like the run before, it writes bytecode
         times = [(run(url, "plain"), run(url, "mcp")) for _ in range(ROUNDS)]
     whole, first = arrivals[0], arrivals[-1]
     assert whole.tools > first.tools
     floor = median(plain for plain, _ in times)
-    more = median(mcp - plain for plain, mcp in times)  # of turns next to each other
+    more = median(mcp - plain for plain, mcp in times)  # of adjacent runs
     yield Row("W11", "processes", "processes", {"ours": first.processes}, 0, "value")
     characters = {"floor": whole.tools / 1e3, "ours": first.tools / 1e3}
     yield Row("W11", "tools (floor: all 138)", "k chars", characters, 0.03)

@@ -54,7 +54,7 @@ def cpu_of_tenths(codec: type[Codec]) -> dict[str, float]:
 
 
 def memory_of_tenths(codec: type[Codec]) -> dict[str, float]:
-    """Returns the kilobytes that a turn of the first tenth leaves behind, and one of the last."""
+    """Returns the kilobytes that a turn in the first tenth leaves behind, and one in the last."""
     adapter = Captured(codec)
     gc.collect()
     tracemalloc.start()
@@ -70,7 +70,7 @@ def memory_of_tenths(codec: type[Codec]) -> dict[str, float]:
 
 
 def json_of_lengths() -> dict[str, float]:
-    """Returns the CPU microseconds a turn of JSON and back, after a tenth of the turns and all."""
+    """Returns the CPU µs per turn of a JSON round trip, after a tenth of the turns and all."""
     costs: dict[str, float] = {}
     for name, turns in (("floor", TENTH), ("ours", TURNS)):
         conversation = talk(Captured(ResponsesCodec), PROMPT, turns).conversation

@@ -1,7 +1,7 @@
-"""W15: the stored log of a run of 1,000 tool calls: what storing costs, and what resuming does.
+"""W15: the stored log of a run with 1,000 tool calls: the cost of storing it, and of resuming.
 
-The table is a list, so no database counts. The floor of storing is to write the same entries as
-JSON by the standard library, and that of resuming is to read them.
+The table is a list, so no database is measured. The floor for storing is to write the same entries
+as JSON with the standard library; the floor for resuming is to read them.
 """
 
 import json
@@ -28,7 +28,7 @@ ADAPTER = Instant("search", ARGUMENTS)
 
 
 class Lines:
-    """A `LogTable` of one run, in a list; `times` has the CPU time of each append."""
+    """A `LogTable` of one run, in a list; `times` contains the CPU time of each append."""
 
     def __init__(self, rows: Sequence[Line] = ()) -> None:
         self.rows = [*rows]
@@ -48,7 +48,7 @@ class Lines:
 
 
 def execute(table: Lines | None = None) -> Execution[None]:
-    """Executes the run, whose log is stored in `table` if there is one."""
+    """Executes the run, and stores its log in `table` if given."""
     session = Session()
     options = ExecutionOptions(session=session)
     if table is not None:

@@ -1,4 +1,4 @@
-"""W1: importing the library in a fresh process, against the imports of any typed code."""
+"""W1: importing the library in a fresh process, compared with the imports of any typed code."""
 
 import os
 import re
@@ -11,11 +11,14 @@ from tempfile import TemporaryFile
 from benchmarks.measure import SINGLE_ROUND, Row
 
 FLOOR = "import dataclasses, string, json"
-DOORS = ("import weakincentives", "from weakincentives.prompt import MarkdownSection, Prompt, Tool")
+IMPORTS = (
+    "import weakincentives",
+    "from weakincentives.prompt import MarkdownSection, Prompt, Tool",
+)
 ROUNDS = 1 if SINGLE_ROUND else 15
 
-# Linux's own account where there is one: getrusage also counts the process from which this one was
-# started.
+# Reads Linux's own figure where it exists, because getrusage includes the process that started this
+# one.
 REPORT = """
 import sys
 count = len(sys.modules)
@@ -49,17 +52,17 @@ def measure_import(code: str) -> tuple[float, int, float]:
 
 
 def rows() -> Iterator[Row]:
-    samples: dict[str, list[tuple[float, int, float]]] = {code: [] for code in (FLOOR, *DOORS)}
+    samples: dict[str, list[tuple[float, int, float]]] = {code: [] for code in (FLOOR, *IMPORTS)}
     for code in samples:
         measure_import(code)  # the first one writes bytecode
     for _ in range(ROUNDS):
         for code, figures in samples.items():
             figures.append(measure_import(code))
     floor, *ours = [tuple(map(median, zip(*figures, strict=True))) for figures in samples.values()]
-    for code, door in zip(DOORS, ours, strict=True):
+    for code, cost in zip(IMPORTS, ours, strict=True):
         case = code.partition(" import Mark")[0]
         cpu, modules, memory = (
-            {"floor": least, "ours": own} for least, own in zip(floor, door, strict=True)
+            {"floor": least, "ours": own} for least, own in zip(floor, cost, strict=True)
         )
         yield Row("W1", case, "ms", cpu, 2.0)
         yield Row("W1", case, "modules", modules, 110, "value")

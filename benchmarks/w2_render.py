@@ -1,4 +1,4 @@
-"""W2: rendering S sections of three placeholders, a tool on every tenth."""
+"""W2: rendering S sections with three placeholders each, and a tool in every tenth."""
 
 import string
 from collections.abc import Callable, Iterator

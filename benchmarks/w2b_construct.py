@@ -1,4 +1,4 @@
-"""W2b: constructing a template of S sections, against compiling and checking plain templates."""
+"""W2b: constructing a template of S sections; the floor compiles and checks plain templates."""
 
 from collections.abc import Iterator
 from functools import partial

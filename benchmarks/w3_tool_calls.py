@@ -1,4 +1,4 @@
-"""W3: an evaluation of K tool calls with a provider that takes no time, per call."""
+"""W3: an evaluation with K tool calls and a provider that takes no time; costs are per call."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Hits:
 def search(params: Search, *, context: ToolContext | None) -> ToolResult[Hits]:  # noqa: ARG001 - every handler takes it
     hits = tuple(
         [
-            Hit(f"docs/{params.query}/{i}.md", 0.5, f"What stands on line {i}.")
+            Hit(f"docs/{params.query}/{i}.md", 0.5, f"The content of line {i}.")
             for i in range(params.limit)
         ]
     )

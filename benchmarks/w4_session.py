@@ -26,7 +26,7 @@ def session_with(size: int) -> Session:
 
 
 def repeat(operation: Callable[[], object]) -> Callable[[], None]:
-    """A candidate that is long enough to be timed."""
+    """Returns a candidate that takes long enough to be timed."""
 
     def run() -> None:
         for _ in OPERATIONS:

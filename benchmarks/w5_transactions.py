@@ -1,4 +1,4 @@
-"""W4b: snapshots of a session, also as JSON. W5: a tool call's transaction, beside its handler."""
+"""W4b: session snapshots, including JSON. W5: a tool call's transaction, without its handler."""
 
 import json
 from collections.abc import Iterator

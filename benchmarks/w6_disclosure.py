@@ -1,9 +1,9 @@
-"""W6: the requests of a prompt of 100 sections whose model opens 3 of its 90 summarized ones.
+"""W6: the requests for a prompt of 100 sections whose model opens 3 of its 90 summarized ones.
 
-Nothing is timed: the Responses codec writes the requests, and the Messages codec once more, and
-their characters are counted. Sent characters are those of the request's JSON; fresh ones come after
-the part that a request shares with the one before it, since a provider's cache serves equal
-beginnings. Tools are counted before the conversation, where providers put them; a deferred tool is
+Nothing is timed: the Responses codec writes the requests, then the Messages codec does, and their
+characters are counted. Sent characters are those of the request's JSON. Fresh characters come after
+the part that a request shares with the preceding one, because a provider's cache serves common
+prefixes. Tools are counted before the conversation, where providers put them; a deferred tool is
 counted where the conversation loads it.
 """
 
@@ -38,9 +38,9 @@ from weakincentives.runtime.session import Session
 
 SECTIONS = 100
 SUMMARIZED = 90
-WANTED = (20, 50, 80)  # far apart, as sections of different matters are
-# Characters: a section that is always shown, one that is summarized, its summary. A tool takes
-# about 630 of JSON.
+WANTED = (20, 50, 80)  # far apart, like sections about different subjects
+# Characters of a section that is always shown, of one that is summarized, and of its summary. A
+# tool takes about 630 characters of JSON.
 SHOWN, HIDDEN, SUMMARY = 1_300, 2_000, 60
 PROSE = (
     "Check the account, say what you found in one polite sentence, "
@@ -51,7 +51,7 @@ PROSE = (
 @dataclass(frozen=True)
 class Query:
     account: str = field(
-        metadata={"description": "The number of the account, as it stands on the invoice."}
+        metadata={"description": "The account number, exactly as it reads on the invoice."}
     )
     since: str = field(
         default="", metadata={"description": "The first day to look at, such as 2026-11-21."}
@@ -101,9 +101,9 @@ VISIBILITY: Mapping[SectionPath, SectionVisibility] = {
 
 @dataclass(frozen=True)
 class Model(Connection):
-    """Uses the tool of each wanted section in turn, and first reads the section if there is none.
+    """Uses the tool of each wanted section in turn; if it is missing, reads the section first.
 
-    It forgets its calls when a restart drops them, and makes them again. With `at_once` it reads
+    When a restart drops its calls, it forgets them and makes them again. With `at_once`, it reads
     all missing sections in one turn.
     """
 
@@ -148,7 +148,7 @@ class Model(Connection):
 
 
 def text_of(body: JsonObject) -> str:
-    """Returns a request as the model reads it, the tools first."""
+    """Returns a request as the model reads it, with the tools first."""
     tools: list[JsonObject] = body["tools"]
     definitions = {tool.get("name"): tool for tool in tools}
 
@@ -168,7 +168,7 @@ def text_of(body: JsonObject) -> str:
     return json.dumps({"model": body["model"], "tools": read, **rest})
 
 
-# Any: prompts of every output
+# Any: prompts with any output type
 type NewCodec = Callable[[RenderedPrompt[Any]], Codec]
 
 
@@ -216,7 +216,7 @@ class Capturing(LoopAdapter):
 
 @dataclass(frozen=True)
 class Counts:
-    """Provider calls, and thousands of characters: sent ones, and the fresh ones among them."""
+    """The number of provider calls, and thousands of characters: all that were sent, and fresh."""
 
     calls: int
     sent: float

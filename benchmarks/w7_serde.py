@@ -12,7 +12,7 @@ from weakincentives import serde
 NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 FIELDS = [(f"field_{i}", kind) for i, kind in enumerate([*NAMES] * 8)][:30]
 
-# Any: made at run time, no types that a checker could read.
+# Any: created at run time, so a type checker cannot know them.
 Wide: Any = make_dataclass(
     "Wide", [(name, kind, field(metadata={"description": f"The {name}."})) for name, kind in FIELDS]
 )
@@ -44,7 +44,7 @@ TEXT = json.dumps(
 
 
 def plain_schema() -> dict[str, object]:
-    """The floor of the schema: annotations and metadata read by hand."""
+    """The floor for the schema: annotations and metadata, read by hand."""
     hints = get_type_hints(Wide)
     return {
         "type": "object",

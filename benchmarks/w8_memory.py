@@ -1,4 +1,4 @@
-"""W8: 1,000 tool calls with results of 10 kB: peak memory beside the results', CPU per call."""
+"""W8: 1,000 tool calls with results of 10 kB: peak memory beyond the results, CPU per call."""
 
 import gc
 import tracemalloc

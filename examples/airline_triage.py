@@ -1,8 +1,9 @@
-"""`python -m examples.airline_triage`: a service desk that hands passengers on by opening sections.
+"""`python -m examples.airline_triage`: a service desk that routes passengers by opening sections.
 
-The desk sees three summaries and opens the one that a request belongs to. Rules and tools arrive in
-the same conversation, so nobody has to be told again. The booking is state that the tree declares
-and shows. Talk with the desk yourself: `wink chat examples.airline_triage:DESK --adapter openai`.
+The desk sees three summaries and opens the section that fits the request. The section's rules and
+tools arrive in the same conversation, so passengers never have to repeat themselves. The booking is
+state that the tree declares and shows. To talk to the desk yourself, run
+`wink chat examples.airline_triage:DESK --adapter openai`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,14 +26,14 @@ MESSAGES = ["May my dog come with me? It weighs 6 kg.", "Then 12A, please.", "Ye
 
 @dataclass(frozen=True)
 class Move:
-    """A change of seat: what the tool is called with, and the event that it dispatches."""
+    """A change of seat: the tool's params, and also the event that it dispatches."""
 
     seat: str = field(metadata={"description": "Row and letter, such as 20F."})
 
 
 @dataclass(frozen=True)
 class Booking:
-    """The passenger's booking: the session keeps it, the prompt shows it, `Move` changes it."""
+    """The passenger's booking: stored in the session, shown in the prompt, changed by `Move`."""
 
     code: str = "K7Q2PX"
     seat: str = "1A"
@@ -92,7 +93,7 @@ DESK = PromptTemplate[str](
 
 
 def serve() -> Plan:
-    """Stands in for the model with fixed steps; it reads no message."""
+    """Replaces the model with fixed steps and ignores the messages."""
     yield Call(name="read_section", arguments={"section_key": "luggage"})
     yield "Yes, in a carrier under the seat in front. For that you must leave row 1: which seat?"
     yield Call(name="read_section", arguments={"section_key": "seats"})

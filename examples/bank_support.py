@@ -1,8 +1,8 @@
 """`python -m examples.bank_support`: support that moves money in a real SQLite database.
 
-A tool call is a transaction: the library takes a transfer that fails in the middle back in the
-database too, since `Bank` has `snapshot` and `restore`. `accept` checks the typed answer: no
-customer hears that a card is blocked when the database says that it is not.
+A tool call is a transaction. If a transfer fails halfway, the library also rolls back the database,
+because `Bank` has `snapshot` and `restore`. `accept` checks the typed answer: no customer is told
+that a card is blocked when the database says that it is not.
 """
 
 import json
@@ -28,7 +28,7 @@ BLOCK = "update account set blocked = ? where name = ?"
 
 
 class Bank:
-    """The database as the tools of one customer see it; each tool call is a savepoint."""
+    """The database for one customer's tools; each tool call is a savepoint."""
 
     def __init__(self, customer: str) -> None:
         self.customer = customer
@@ -103,7 +103,7 @@ SUPPORT = PromptTemplate[Support](
 
 
 def support() -> Plan:
-    """Stands in for the model with fixed steps; its first answer is wrong."""
+    """Replaces the model with fixed steps; its first answer is wrong."""
     yield Call(name="transfer", arguments={"to": "Bo", "pounds": 900})
     advice = "Your card is blocked. You have less than 900, so nothing was sent."
     answer = json.dumps({"advice": advice, "card_blocked": True, "fraud_risk": 7})

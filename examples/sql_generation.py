@@ -1,8 +1,8 @@
 """`python -m examples.sql_generation`: a question becomes SQL that the database can execute.
 
-`accept` lets SQLite explain the answer before it is accepted, in a transaction with the tools' own
-resources. What SQLite says goes back to the model, which answers again. Whatever a query says, the
-connection only reads, and it stops a query that takes too long.
+`accept` asks SQLite to explain the query before the answer is accepted, in a transaction over the
+tools' own resources. If SQLite reports an error, the model receives it and answers again. The
+connection is read-only whatever the query says, and it stops queries that take too long.
 """
 
 import json
@@ -37,7 +37,7 @@ READING = {
 
 @dataclass(frozen=True)
 class Query:
-    """The answer: one query, and what its rows mean."""
+    """The answer: a query, and the meaning of its rows."""
 
     sql: str = field(metadata={"description": "One SELECT in the dialect of SQLite."})
     meaning: str = field(metadata={"description": "What a row says, in a few words."})
@@ -48,11 +48,11 @@ def allow_reading(action: int, *_names: str | None) -> int:
 
 
 def open_shop() -> sqlite3.Connection:
-    """Opens the database for reading, with bounds on the time and the size of a query."""
+    """Opens the database read-only, with limits on a query's time and on the size of a value."""
     shop = sqlite3.connect(":memory:", check_same_thread=False)
     shop.executescript(TABLES + ROWS)
     shop.set_authorizer(allow_reading)
-    shop.set_progress_handler(lambda: 1, 10_000_000)  # called after so many steps, it interrupts
+    shop.set_progress_handler(lambda: 1, 10_000_000)  # a query stops after this many instructions
     shop.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
     return shop
 
@@ -82,7 +82,7 @@ QUERIES = PromptTemplate[Query](
 
 
 def table(shop: sqlite3.Connection, query: Query) -> str:
-    """Returns the first rows of the query as lines, or why it failed while it ran."""
+    """Returns the query's first rows as lines, or the error that stopped it."""
     try:
         rows = shop.execute(query.sql)
         names = [column[0] for column in rows.description]
@@ -93,7 +93,7 @@ def table(shop: sqlite3.Connection, query: Query) -> str:
 
 
 def write() -> Plan:
-    """Stands in for the model with fixed answers; the first one names a wrong column."""
+    """Replaces the model with fixed answers; the first one names a column that does not exist."""
     sql = (
         "select name, sum({}) as spent from customer join orders on customer_id = id "
         "group by id having spent > 100 order by spent desc"

@@ -1,13 +1,13 @@
 """Random scripts through real adapters for as long as you say: `python tests/soak.py --minutes 60
 chat litellm …`.
 
-Half of an adapter's runs are scenarios of the conformance suite, played in a random way and judged
-as it judges them. The others are scripts put together from turns of these scenarios, which must
-come to what the scripted adapter comes to. The runs of `chats` are those of `soak_chats`: several
-turns over two SDKs, with fallbacks, an MCP server, approvals, nested runs and compaction. Once a
-minute a line says what the process holds. It fails if memory, threads, open files, sockets,
-children or temporary files have grown at the end, or if a run came to something else than it must.
-Linux only: it reads /proc.
+Half of an adapter's runs are scenarios of the conformance suite, played in a random way and checked
+as the suite checks them. The others are scripts composed of turns from these scenarios, which must
+end like a run of the scripted adapter. The runs of `chats` come from `soak_chats`: several turns
+over two SDKs, with fallbacks, an MCP server, approvals, nested runs and compaction. Once a minute,
+a line reports the process's resources. The test fails if memory, threads, open files, sockets,
+children or temporary files have grown at the end, or if a run has a wrong result. Linux only: it
+reads /proc.
 """
 
 import gc
@@ -53,13 +53,13 @@ ALL_WAYS: Ways = (
     "stream_async",
 )
 ENDS = ("text", "error", "usage", "notes", "book", "opened", "visible", "tools", "answers")
-GROWTH, NOISE = 1.05, 2  # that the median of the last quarter may have over the second one's
+GROWTH, NOISE = 1.05, 2  # allowed between the medians of the second and the last quarter
 MOST_TURNS = 12
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A harness, the scenarios it can play, and the ways in which it is asked."""
+    """A harness, the scenarios it can play, and the ways to run it."""
 
     name: str
     harness: Harness
@@ -69,14 +69,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Chats:
-    """Chats as an application has them; what happened in one is what `play` returns."""
+    """Chats like those of an application; `play` returns the facts of one chat."""
 
     name: str
     play: Callable[[random.Random], Iterable[str]]
 
 
 def subjects(wanted: list[str]) -> list[Subject]:
-    """By name; each reads the tests of its adapter, whose SDK the others do not need."""
+    """Returns subjects by name; each imports the tests of its adapter, and so the adapter's SDK."""
     made: dict[str, Callable[[], Subject]] = {
         "scripted": lambda: _of("testing.test_conformance", "scripted"),
         "restarts": lambda: _of("testing.test_conformance", "scripted, starting again"),
@@ -107,7 +107,7 @@ def _claude(name: str) -> Subject:
 
 
 def composed(subject: Subject, chance: random.Random) -> Scenario:
-    """Turns of successful scenarios on one prompt, in any order, then a last message."""
+    """Returns turns of successful scenarios on one prompt, in any order, and a last message."""
     first = chance.choice([scenario for scenario in subject.pool if _plain(scenario)])
     turns = [
         step
@@ -140,10 +140,10 @@ def _plain(scenario: Scenario) -> bool:
 
 
 def played(subject: Subject, chance: random.Random) -> str:
-    """One run; says what it was. Raises `ConformanceError` if it went wrong."""
+    """Plays one run and returns its description. Raises `ConformanceError` if it fails."""
     if chance.random() < 0.5:
         scenario = chance.choice(subject.pool)
-        goes_on = subject.ways[:2]  # without MainLoop a new start ends the evaluation
+        goes_on = subject.ways[:2]  # without MainLoop, a restart ends the evaluation
         check(
             scenario,
             subject.harness,
@@ -183,7 +183,7 @@ def _play_chat() -> Callable[[random.Random], Iterable[str]]:
 
 
 def footprint(temporary: Path) -> dict[str, float]:
-    """What the process holds now, memory in megabytes."""
+    """Returns the process's current resources, with memory in megabytes."""
     gc.collect()
     status = Path("/proc/self/status").read_text(encoding="ascii")
     opened = list(_links())
@@ -207,14 +207,15 @@ def _links() -> Iterator[str]:
     for link in Path("/proc/self/fd").iterdir():
         try:
             yield str(link.readlink())
-        except FileNotFoundError:  # the folder itself, while it was listed
+        except FileNotFoundError:  # the file descriptor of the listed folder itself
             continue
 
 
 def verdict(seen: Sequence[tuple[int, Mapping[str, float]]]) -> list[str]:
-    """What grew between the second quarter of the runs and the last one.
+    """Returns what grew between the second quarter of the runs and the last one.
 
-    `seen` has the number of runs before each footprint: a busy machine has few runs in an hour.
+    `seen` has the number of runs before each footprint, because a busy machine has few runs in an
+    hour.
     """
     total, wrong = seen[-1][0], list[str]()
 

@@ -1,4 +1,4 @@
-"""A file is replaced as a whole, or not at all."""
+"""A file is replaced completely, or not at all."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every workload of the benchmarks runs once, and RESULTS.md has its rows."""
+"""Every benchmark workload runs once, and RESULTS.md contains its rows."""
 
 import os
 import re
@@ -15,14 +15,14 @@ RESULTS = (ROOT / "benchmarks/RESULTS.md").read_text()
 
 
 def rows(text: str) -> list[tuple[str, str, str]]:
-    """Workload, case and unit of each row of a table."""
+    """Returns the workload, case and unit of each row in a table."""
     return re.findall(r"^\| (W\w+) +\| (.*) \(([^;()]+)[;)]", text, re.MULTILINE)
 
 
 @only_full
 def test_every_workload_runs_and_returns_the_rows_of_the_results() -> None:
     paths = os.pathsep.join([str(ROOT / "src"), *sys.path])
-    process = subprocess.run(  # with all names, so that RESULTS.md stays unchanged
+    process = subprocess.run(  # with all names, so that RESULTS.md does not change
         [sys.executable, "-m", "benchmarks", *WORKLOADS],
         cwd=ROOT,
         env=os.environ | {"BENCH_ONCE": "yes", "PYTHONPATH": paths},

@@ -1,6 +1,4 @@
-"""One template for many threads, sessions and event loops; and a cancellation in the middle of a
-tool.
-"""
+"""One template for many threads, sessions and event loops, and cancellation during a tool call."""
 
 import asyncio
 from collections.abc import Callable
@@ -76,7 +74,7 @@ TEMPLATE: PromptTemplate[Any] = PromptTemplate(
 
 
 def at_once(*operations: Callable[[], object]) -> None:
-    """Runs all in threads of their own that start together; raises what one of them raised."""
+    """Runs each function in its own thread, all starting together; raises the error of a thread."""
     together, failures = Barrier(len(operations)), list[BaseException]()
 
     def running(operation: Callable[[], object]) -> None:
@@ -97,7 +95,7 @@ def at_once(*operations: Callable[[], object]) -> None:
 
 
 def script(number: int) -> list[Any]:
-    """Adds, fails, opens a section, adds there, and says who it was."""
+    """Adds, fails, opens a section, adds there, and gives its name."""
     return [
         call(("add", {"a": number * 3 + 1}), ("add", {"a": number * 3})),
         call(("read_section", {"section_key": "more"})),
@@ -107,7 +105,7 @@ def script(number: int) -> list[Any]:
 
 
 def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """An evaluation of the one template, in some way of running it, and what must then be true."""
+    """Returns functions that evaluate the shared template in some way, and check the result."""
     session, asked = Session(), TEMPLATE.bind(Name(f"agent {number}"))
     texts: list[str] = []
     cells: list[Cell] = []
@@ -178,7 +176,7 @@ def test_concurrent_agents_in_one_folder_undo_only_their_own_changes(tmp_path: P
 
 
 def test_threads_that_share_a_session_lose_no_events() -> None:
-    """Dispatch is serialized: each event is folded into what the last one made."""
+    """Dispatch is serialized: each event is reduced into the state after the preceding one."""
     session = Session()
     session[Sum].register(
         Note, lambda view, event: Replace((Sum((view.latest() or Sum()).total + int(event.text)),))
@@ -211,7 +209,7 @@ def test_agents_that_share_a_bus_lose_no_events() -> None:
 
 
 def cancelled(handler: Callable[..., Any], started: Event, release: Event) -> tuple[Session, Cell]:
-    """Session and resource after an evaluation that was cancelled while the handler's call ran."""
+    """Returns session and resource after an evaluation was cancelled during the handler's call."""
     session, cell = Session(), Cell()
     section = MarkdownSection(
         title="Task",

@@ -1,4 +1,4 @@
-"""Images and documents: what is taken as one, their references, and the stores of their bytes."""
+"""Images and documents: accepted inputs, references, and the stores of their bytes."""
 
 import pickle
 import stat
@@ -164,7 +164,7 @@ def test_content_folder_is_private_and_has_no_partial_files(tmp_path: Path) -> N
     reference = store.put(Image.from_bytes(PNG))
     assert list(store.path.iterdir()) == [store.path / reference.digest]
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o700
-    with pytest.raises(TypeError):  # a write that fails half-way
+    with pytest.raises(TypeError):  # a write that fails halfway
         store.write("a" * 64, "text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert list(store.path.iterdir()) == [store.path / reference.digest]
 

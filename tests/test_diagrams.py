@@ -1,4 +1,4 @@
-"""The diagrams of the pages say what the code does now."""
+"""The diagrams on the pages match the current behaviour of the code."""
 
 import re
 from pathlib import Path

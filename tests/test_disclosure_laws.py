@@ -1,9 +1,9 @@
 """Laws L1, L2 and L8 of disclosure, over random trees and random choices of the model.
 
-L1: every key that a prompt shows is accepted. L2: what `read_section` returns is what the prompt
-would show were the section `FULL`. L8: injection and restart end with the same session state,
-visible sections and tools, wherever they begin and whatever else changes session and conditions
-meanwhile; what is shown as a summary can be opened.
+L1: every key that a prompt shows is accepted. L2: `read_section` returns the text that the prompt
+would show if the section were `FULL`. L8: injection and restart end with the same session state,
+visible sections and tools, wherever they begin and whatever else changes session and conditions in
+the meantime; a section shown as a summary can be opened.
 """
 
 import re
@@ -55,12 +55,12 @@ type Overrides = dict[SectionPath, SectionVisibility]
 
 
 def shown_keys(texts: Iterable[str]) -> list[str]:
-    """The keys that suffixes in `texts` give to the model."""
+    """Returns the keys that suffixes in `texts` give to the model."""
     return sorted({key for text in texts for key in _KEY.findall(text)})
 
 
 def named_keys(texts: Sequence[str]) -> list[str]:
-    """The keys shown, and those of the children that suffixes name."""
+    """Returns the keys shown, and the keys of the children that suffixes name."""
     keys = set(shown_keys(texts))
     for text in texts:
         for key, children in _CHILDREN.findall(text):
@@ -73,8 +73,8 @@ def named_keys(texts: Sequence[str]) -> list[str]:
 
 
 def own_tools(names: Iterable[str]) -> list[str]:
-    """The prompt's own tools, sorted: injection appends, a new render keeps the order of
-    declaration.
+    """Returns the prompt's own tools, sorted, because injection appends tools, but a new render
+    keeps the order of declaration.
     """
     return sorted(name for name in names if name.startswith("tool-"))
 
@@ -91,7 +91,7 @@ def template(
 
 
 def answer_of(rendered: RenderedPrompt[Any], name: str, arguments: object) -> ToolResult[Any]:
-    """What the disclosure tool of that name answers; neither of them looks at its context."""
+    """Returns the answer of the disclosure tool with that name, which ignores its context."""
     handler: Any = next(tool for tool in rendered.tools if tool.name == name).handler
     result: ToolResult[Any] = handler(arguments, context=None)
     return result
@@ -127,7 +127,7 @@ def test_every_printed_key_is_accepted_by_the_tool_named_with_it(
 
 
 def bound(roots: Sequence[Plan]) -> st.SearchStrategy[list[object]]:
-    """Params that the tree uses."""
+    """Returns the params that the tree uses."""
     used = {plan.params for plan in _all(roots)}
     return params().map(lambda values: [value for value in values if type(value) in used])
 
@@ -202,8 +202,8 @@ def test_read_section_returns_the_section_as_rendered_in_full(
                 else []
             )
             assert [tool.name for tool in result.value.expanded_tools] == gained
-            # what is opened is enough to show the section, with its tools, in a prompt rendered
-            # again
+            # the opened sections suffice to show the section, with its tools, in a prompt that is
+            # rendered again
             if inside:
                 rendered = render(dict.fromkeys(result.value.opened, FULL))
                 assert (rendered.text, rendered.visibility) == (after.text, after.visibility)
@@ -215,16 +215,14 @@ def test_read_section_returns_the_section_as_rendered_in_full(
 
 @dataclass(frozen=True)
 class Stir:
-    """Params of the tool that changes the world around a conversation."""
+    """The params of the tool that changes the world around a conversation."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class World:
-    """A tree in which conditions change; next to it are a tool that changes them, and the
-    session.
-    """
+    """A tree in which conditions change, a tool that changes them, and the session."""
 
     roots: tuple[Plan, ...]
     disclosure: Disclosure = Disclosure.READ
@@ -236,7 +234,7 @@ class World:
         tree = [
             *sections(self.roots, flipped=self.flipped),
             MarkdownSection(title="Stir", template="", tools=[stir]),
-            # so that there are disclosure tools
+            # so that disclosure tools exist
             MarkdownSection(title="Always", template="", visibility=SUMMARY),
         ]
         return PromptTemplate(
@@ -254,7 +252,7 @@ class World:
                 context.session.dispatch(
                     SetVisibilityOverride(path=path, visibility=(FULL, SUMMARY)[which % 2])
                 )
-            # a conversation on the same session, with this prompt or with another one that has the
+            # a conversation in the same session, with this prompt or with another one that has the
             # same keys
             case _:
                 opens = opening(self.disclosure, [".".join(path)])
@@ -267,7 +265,7 @@ class World:
 
 
 type Turn = tuple[tuple[str, dict[str, Any]], ...]  # Any: arguments as JSON
-"""The calls of one turn of the model, by name and arguments."""
+"""The calls in one of the model's turns, by name and arguments."""
 
 
 def opening(disclosure: Disclosure, keys: Sequence[str]) -> AssistantMessage:
@@ -282,7 +280,7 @@ def opening_calls(disclosure: Disclosure, keys: Sequence[str]) -> Turn:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a conversation begins: what the session holds, what the caller wants, and who renders
+    """The start of a conversation: the session's content, the caller's overrides, and who renders
     the prompt.
     """
 
@@ -293,7 +291,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class End:
-    """What an execution came to."""
+    """The result of an execution."""
 
     overrides: Overrides
     visible: Overrides
@@ -301,7 +299,7 @@ class End:
 
 
 class Recording(ScriptedAdapter):
-    """Keeps the prompt that the last evaluation began with."""
+    """Stores the prompt with which the last evaluation began."""
 
     last: RenderedPrompt[Any]
 
@@ -323,12 +321,12 @@ def session_with(remembered: Overrides) -> Session:
 
 
 def shown_now(session: Session) -> Overrides:
-    """The sections before the last call of a disclosure tool."""
+    """Returns the sections before the last call of a disclosure tool."""
     return dict(session[ToolInvoked].all()[-1].current_visibility_state)
 
 
 class Model:
-    """Chooses by random numbers among the keys it has seen, and notes its turns."""
+    """Chooses randomly among the keys it has seen, and records its turns."""
 
     def __init__(self, numbers: Sequence[int], *, closes: bool, stirs: bool = True) -> None:
         self.numbers = list(numbers)
@@ -368,7 +366,7 @@ class Model:
 
 
 def execute(prompt: Prompt[Any], adapter: Recording, session: Session, start: Beginning) -> None:
-    """By `MainLoop`; by hand where the prompt is rendered without the session."""
+    """Executes with `MainLoop`, or by hand if the prompt is rendered without the session."""
     if not start.without_session:
         MainLoop(adapter, max_expansions=1_000).execute(
             prompt, session=session, visibility_overrides=start.requested
@@ -432,7 +430,7 @@ numbers = st.lists(st.integers(0, 9_999), max_size=8)
 @given(st.data())
 @settings(max_examples=120, deadline=None)
 def test_injection_and_restart_give_the_same_result(data: st.DataObject) -> None:
-    # L8: five models a tree, so six hundred pairs of executions
+    # L8: five models per tree, so six hundred pairs of executions
     roots = data.draw(forests(3))
     closable = data.draw(st.booleans())
     start = Beginning(
@@ -490,12 +488,12 @@ def _opens(rendered: RenderedPrompt[Any], path: SectionPath) -> bool:
 
 
 def restless(roots: Sequence[Plan]) -> bool:
-    """Whether there is a summarized section with a tool to be found, so that something happens."""
+    """Returns whether a summarized section with a tool can be found, so that something happens."""
     return any(plan.visibility is SUMMARY and plan.tools and plan.enabled for plan in roots)
 
 
 class Static(OpenAIAdapter):
-    """As `OpenAIAdapter`, for a provider that takes no further tools once a conversation runs."""
+    """An `OpenAIAdapter` for a provider that accepts no new tools during a conversation."""
 
     @property
     def supports_dynamic_tools(self) -> bool:

@@ -1,4 +1,4 @@
-"""Values show themselves in one line, and in a notebook as Markdown in which no text can act."""
+"""Values are displayed in one line, and in notebooks as Markdown in which all text is inert."""
 
 import json
 import unicodedata
@@ -72,7 +72,7 @@ def hostile_chat() -> Chat[None]:
 
 
 def tokens(markdown: str) -> list[str]:
-    """The types of all tokens that a CommonMark parser with HTML sees."""
+    """Returns the types of all tokens that a CommonMark parser with HTML finds."""
     parsed = MarkdownIt("commonmark", {"html": True}).parse(markdown)
     return [child.type for token in parsed for child in (token, *(token.children or ()))]
 

@@ -1,5 +1,5 @@
-"""The documents agree with the code: modules, options, fault codes, links, and what the examples
-print.
+"""The documents agree with the code: modules, options, fault codes, links, and the output of
+examples.
 """
 
 import ast
@@ -41,7 +41,7 @@ MOVING = sorted((ROOT / "docs").glob("moving-to-*.md"))
 CONCEPTS = sorted((ROOT / "docs/concepts").glob("*.md"))
 CODE = re.compile(r"^\s*(>>>|```python)", re.MULTILINE)
 WORD = re.compile(r"[A-Za-z_]\w*")
-# What pages call by its name and is not ours, or no longer: an example, other libraries, providers,
+# Names on pages that are not ours, or no longer: from examples, other libraries, providers and
 # OpenTelemetry.
 FOREIGN = set(
     WORD.findall("""my_prompt load_capability DummyLM FunctionModel ScriptedModel TestModel
@@ -70,7 +70,7 @@ def tokens(page: Path) -> list[Token]:
 
 
 def first_cells(page: Path, heading: str) -> list[str]:
-    """What the first column of the tables under `heading` holds in backticks, in order."""
+    """Returns the names in backticks in the first column of tables under `heading`, in order."""
     text = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
     return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
@@ -111,7 +111,7 @@ def test_no_page_installs_the_package_from_an_index() -> None:
 
 
 def prints(page: Path) -> list[tuple[str, str]]:
-    """What each Python block with a `text` block below it prints, and what that block says."""
+    """Returns each Python block's output if a `text` block follows it, and that block's text."""
     module = ModuleType(f"printed_{page.stem.replace('-', '_')}")
     sys.modules[module.__name__] = module
     outputs: list[tuple[str, str]] = []
@@ -163,7 +163,7 @@ def test_errors_table_lists_every_code() -> None:
     codes = set(provider_errors._REMEDIES)
     codes |= {code for _, code, _ in inner_loop._UNFINISHED.values()}
     modules = [
-        path for room in ("adapters", "evaluation") for path in (PACKAGE / room).rglob("*.py")
+        path for name in ("adapters", "evaluation") for path in (PACKAGE / name).rglob("*.py")
     ]
     for module in modules:
         for node in ast.walk(ast.parse(module.read_text())):
@@ -230,7 +230,7 @@ def test_every_attribute_and_metric_that_a_page_names_is_sent(page: str) -> None
 
 @cache
 def names_in_code() -> set[str]:
-    """Every word of the source and of the files next to it, including file names."""
+    """Returns every word in the source and in the files next to it, including file names."""
     files = [
         *PACKAGE.rglob("*.py"),
         *(ROOT / "examples").rglob("*.py"),
@@ -243,8 +243,8 @@ def names_in_code() -> set[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MOVING], ids=where)
 def test_page_names_only_code_that_exists(page: Path) -> None:
-    """Words that only a name is like: with a line below or a capital in them. Tests have a test of
-    their own.
+    """Checks words that must be names, because they contain an underscore or an inner capital.
+    Names of tests have their own test.
     """
     page_tokens = tokens(page)
     known = (
@@ -359,7 +359,7 @@ MOVES = re.findall(
 
 
 def resolve(name: str) -> object:
-    """Imports as much of a dotted name as are modules, and reads the rest as attributes."""
+    """Imports the modules in a dotted name, and reads the rest as attributes."""
     value: object = importlib.import_module(name.partition(".")[0])
     path = ""
     for part in name.split("."):

@@ -1,4 +1,4 @@
-"""Names that docstrings quote exist, so that a parameter's new name reaches its docstring."""
+"""Names quoted in docstrings exist, so that renaming a parameter also updates its docstring."""
 
 import ast
 import keyword
@@ -9,7 +9,7 @@ from pathlib import Path
 import weakincentives
 
 PACKAGE = Path(weakincentives.__file__).parent
-OTHERS = {"true", "server_tool", "mcp__server__name", "n"}  # of JSON, of MCP, and of an API
+OTHERS = {"true", "server_tool", "mcp__server__name", "n"}  # from JSON, MCP, and an API
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -19,7 +19,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """All names in a module's code, and the words of its texts besides docstrings."""
+    """Returns all names in a module's code, and the words in its strings except docstrings."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -37,7 +37,7 @@ def names_in(tree: ast.AST) -> set[str]:
 
 
 def shared_names_in(tree: ast.AST) -> set[str]:
-    """The names of a module that another one may speak of: no local variables."""
+    """Returns the names in a module that other modules may mention: no local variables."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:

@@ -12,7 +12,7 @@ from weakincentives.errors import ControlFlow, SerdeError, ValidationIssue, Weak
 
 def test_issue_text_is_its_path_and_message() -> None:
     assert f"{ValidationIssue(('items', 0, 'name'), 'is missing')}" == "items.0.name: is missing"
-    assert f"{ValidationIssue((), 'is no object')}" == "is no object"
+    assert f"{ValidationIssue((), 'is not an object')}" == "is not an object"
 
 
 def test_error_message_lists_all_issues() -> None:

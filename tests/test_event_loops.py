@@ -1,4 +1,4 @@
-"""Which event loop and threads the functions of a run get, and whose cancellation ends a run."""
+"""The event loop and threads that a run's functions use, and the cancellations that end a run."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ ASYNC = ["execute_async", "stream_async", "evaluate_async"]
 def perform(
     face: str, adapter: ScriptedAdapter, asked: Prompt[Any], session: Session, **options: Any
 ) -> Any:
-    """Runs a prompt in one of the ways that a `MainLoop` and an adapter offer."""
+    """Runs a prompt with one of the methods of a `MainLoop` and an adapter."""
     subject: Any = adapter if face.startswith("evaluate") else MainLoop(adapter)
     running = getattr(subject, face)(asked, session=session, **options)
 
@@ -73,7 +73,7 @@ def bound(resources: ResourceRegistry, *tools: Tool[Any, Any]) -> Prompt[Any]:
 
 
 class Doubles(BaseHTTPRequestHandler):
-    """Answers with twice the number that it is sent, and keeps connections open."""
+    """Answers with twice the number that it receives, and keeps connections open."""
 
     protocol_version = "HTTP/1.1"
 
@@ -85,7 +85,7 @@ class Doubles(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002 - the base names it
+    def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002 - the base class's name
 
 
 class Api:
@@ -143,7 +143,7 @@ def test_pooled_async_client_outlives_runs_turns_and_threads(api: Api) -> None:
             pool.submit(chat.send, "Two").result()
         events, end = chat.stream("Three"), object()
         while True:
-            with ThreadPoolExecutor(1) as pool:  # each event is read by another thread
+            with ThreadPoolExecutor(1) as pool:  # each event is read by a different thread
                 if pool.submit(next, events, end).result() is end:
                     break
     assert answers_in(session) == ["2", "4", "6"] * 3
@@ -234,7 +234,7 @@ def test_plain_tools_of_forty_runs_can_wait_concurrently() -> None:
 
 
 async def foreign_cancellation(params: Args, *, context: ToolContext) -> Result[object]:
-    """Awaits a task that somebody else has cancelled."""
+    """Awaits a task that was cancelled from outside."""
     context.session.dispatch(Note(f"before {params.a}"))
     shared = asyncio.ensure_future(asyncio.sleep(SOON))
     shared.cancel()
@@ -372,7 +372,7 @@ def manager_of(closed: list[str]) -> Binding[Any]:
 
 
 def task_group_of(closed: list[str]) -> Binding[Any]:
-    """A resource with a scope of anyio of its own, as MCP's clients have."""
+    """A resource with its own anyio scope, like MCP's clients."""
 
     @asynccontextmanager
     async def manage() -> AsyncGenerator[Pool]:
@@ -484,7 +484,7 @@ def test_provider_stream_is_closed_while_anyio_cancels_the_reader() -> None:
     closed: list[str] = []
 
     class Slow(ScriptedAdapter):
-        """Its connection closes its stream and itself with an `await`."""
+        """An adapter whose connection closes its stream and itself with an `await`."""
 
         async def ask_stream_async(self, request: Any) -> AsyncIterator[Any]:  # type: ignore[override]  # pyright: ignore - a generator
             try:

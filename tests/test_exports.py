@@ -1,4 +1,4 @@
-"""Exports of each package, listed by name; a package's `__init__` defines nothing itself."""
+"""The exports of each package, listed by name; a package's `__init__` defines nothing itself."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ import weakincentives
 
 PACKAGE = Path(weakincentives.__file__).parent
 ENTRY_POINTS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py"))
-# they import names on first use, and have tests of their own below
+# they import names on first use, and have their own tests below
 LAZY = ["__init__.py", "prompt/__init__.py", "serde/__init__.py"]
 OWN_TESTS = [*LAZY, "evaluation/__init__.py"]
 

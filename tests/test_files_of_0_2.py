@@ -1,4 +1,4 @@
-"""What weakincentives 0.2.0 wrote is read, or refused with the remedy: see `tests/data/0.2`."""
+"""Files from weakincentives 0.2.0 are read, or rejected with a remedy: see `tests/data/0.2`."""
 
 from pathlib import Path
 from shutil import copytree

@@ -14,13 +14,13 @@ from weakincentives.generics import Parametrized, Specialisation
 
 T = TypeVar("T")
 
-# Any below: Parametrized hides its subscript from type checkers, who read the class's own type
+# Any below: Parametrized hides its subscript from type checkers, which use the class's own type
 # parameters instead.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair[A, B](Parametrized):
-    """The kind of class that stock Generic cannot build by subscript on 3.12.1."""
+    """A class that the standard Generic cannot instantiate by subscript on 3.12.1."""
 
     type_fields = ("first", "second")
 
@@ -31,13 +31,13 @@ class Pair[A, B](Parametrized):
 
 @dataclass(frozen=True, slots=True)
 class Box[A](Parametrized):
-    """Its type arguments mean nothing at run time."""
+    """A class whose type arguments have no meaning at run time."""
 
     content: A
 
 
 class Old(Parametrized, ABC, Generic[T]):
-    """A class in the older spelling, with subclasses."""
+    """A class in the older syntax, with subclasses."""
 
     type_fields = ("kind",)
 
@@ -50,29 +50,29 @@ class Old(Parametrized, ABC, Generic[T]):
 
 
 class Middle(Old[T]):
-    """Generic still."""
+    """A subclass that is still generic."""
 
     def work(self) -> None: ...
 
 
 class Fixed(Middle[int]):
-    """Its type is settled."""
+    """A subclass with a fixed type."""
 
 
 class Further(Fixed):
-    """So is that of its subclasses."""
+    """A subclass of one with a fixed type."""
 
 
 class Rows[Row](Middle[str]):
-    """Settles the type and has a parameter of its own, which is another thing."""
+    """A subclass with a fixed type and an unrelated type parameter."""
 
 
 class Swapped[B, A](Pair[A, B]):
-    """The same parameters in another order."""
+    """A subclass with the same parameters in another order."""
 
 
 class Half[B](Pair[int, B]):
-    """One settled, one open."""
+    """A subclass with one fixed and one open parameter."""
 
 
 KINDS = st.sampled_from([int, str, bytes, list[int], dict])
@@ -141,7 +141,7 @@ def test_type_arguments_match_parameters_in_any_order() -> None:
 
 
 def test_specialisation_is_a_value_with_origin_and_args() -> None:
-    # Any: a Specialisation, which type checkers read as a class
+    # Any: a Specialisation, which type checkers treat as a class
     alias: Any = Pair[int, str]
     assert isinstance(alias, Specialisation)
     assert alias == Pair[int, str]

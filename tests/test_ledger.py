@@ -1,4 +1,4 @@
-"""The ledger of claims is whole: each claim is there, and a test is marked with it."""
+"""The ledger of claims is complete: no claim is missing, and each has a test marked with it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def test_every_claim_has_a_marked_test() -> None:
 @pytest.mark.parametrize(
     ("claims", "fault"),
     [
-        ({"A-01": "One."}, "A-02: there is no such claim"),
+        ({"A-01": "One."}, "A-02: the claim is missing"),
         ({"A-01": "One.", "A-02": "Two.", "A-03": "Three."}, "A-03: is beyond the group's count"),
         ({"A-01": "One.", "A-02": ""}, "A-02: the claim has 0 characters; use"),
         ({"A-01": "One.", "A-02": "x" * 101}, "A-02: the claim has 101 char"),

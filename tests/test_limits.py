@@ -1,4 +1,4 @@
-"""Deadlines have a time zone, budgets name the bound that was reached, and usage adds up."""
+"""Deadlines have a time zone, budgets name the limit that was reached, and usage adds up."""
 
 from dataclasses import FrozenInstanceError, fields
 from datetime import UTC, datetime, timedelta, timezone
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weakincentives.limits import Budget, Deadline, RunUsage, TokenUsage, utc_now
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
-NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - what is to be refused
+NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - must be rejected
 BOUNDS = [field.name for field in fields(Budget) if field.name.startswith("max_")]
 
 usages = st.builds(TokenUsage, st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
@@ -74,7 +74,7 @@ def test_deadline_after_starts_from_the_current_time() -> None:
 
 
 def budget(name: str, bound: float) -> Budget:
-    bounds: dict[str, Any] = {name: bound}  # Any: a bound is an int or a float, as its name says
+    bounds: dict[str, Any] = {name: bound}  # Any: an int or a float, depending on the name
     return Budget(**bounds)
 
 

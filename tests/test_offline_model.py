@@ -1,4 +1,4 @@
-"""The decisions of the offline model: its next call, and its answer."""
+"""The offline model's decisions: its next call, and its answer."""
 
 import json
 from dataclasses import dataclass, field

@@ -53,7 +53,7 @@ PROMPT = (
 
 
 def chat_agent(client: openai.OpenAI, question: str) -> tuple[dict[str, Any], list[str]]:
-    """A minimal agent loop; opening the section brings the tools."""
+    """Runs a minimal agent loop in which opening the section adds the tools."""
 
     def spec(tool: Tool) -> dict[str, object]:
         function = {

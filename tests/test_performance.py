@@ -1,4 +1,4 @@
-"""What things cost, held by counting: modules, calls and schemas come out the same on every
+"""Costs, checked by counting: the numbers of modules, calls and schemas are the same on every
 machine. W1-W3 of PERF.
 """
 
@@ -47,7 +47,7 @@ HEAVY = {"asyncio", "importlib.metadata", "logging", "openai", "pydantic", "typi
 
 
 def calls_during(run: Callable[[], object]) -> Counter[CodeType]:
-    """How often each Python function is entered, or a generator resumed, while `run` runs."""
+    """Returns how often each Python function is entered, or a generator resumed, during `run`."""
     entered: Counter[CodeType] = Counter()
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
@@ -55,7 +55,7 @@ def calls_during(run: Callable[[], object]) -> Counter[CodeType]:
             entered[frame.f_code] += 1
 
     before = sys.getprofile()
-    gc.disable()  # its callbacks, such as Hypothesis's, come when they like
+    gc.disable()  # its callbacks, such as Hypothesis's, run at any time
     sys.setprofile(note)
     try:
         run()
@@ -66,7 +66,7 @@ def calls_during(run: Callable[[], object]) -> Counter[CodeType]:
 
 
 def calls_into(calls: Counter[CodeType], module: ModuleType) -> int:
-    """How many of `calls` are into `module`, or into a module of that package."""
+    """Returns how many of `calls` enter `module`, or a module in that package."""
     place = (module.__file__ or "").removesuffix("__init__.py")
     return sum(count for code, count in calls.items() if code.co_filename.startswith(place))
 
@@ -80,7 +80,7 @@ def calls_into(calls: Counter[CodeType], module: ModuleType) -> int:
     ["import weakincentives", "from weakincentives.prompt import MarkdownSection, Tool"],
 )
 def test_import_loads_few_modules_and_no_heavy_ones(entry_point: str) -> None:
-    # -S: imports of an environment's own .pth files do not count.
+    # -S: an environment's .pth files are not imported.
     code = f"import sys; sys.path.append({str(SOURCE)!r}); {entry_point}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
@@ -104,7 +104,7 @@ class Account:
     def __post_init__(self) -> None:
         self.reads: Counter[str] = Counter()
 
-    # Any: a field of whatever type.
+    # Any: a field of any type.
     def __getattribute__(self, name: str) -> Any:
         if name in {"name", "owed"}:
             object.__getattribute__(self, "reads")[name] += 1
@@ -112,7 +112,7 @@ class Account:
 
 
 class Probe(Section[Account]):
-    """A section of a user's own that counts what it is asked."""
+    """A user-defined section that counts its calls."""
 
     def __init__(self, key: str, children: Sequence[Section[Any]] = ()) -> None:
         self.asked: Counter[str] = Counter()
@@ -143,8 +143,8 @@ class Probe(Section[Account]):
 
 
 def written(size: int) -> Prompt[None]:
-    """A prompt of `size` sections, each reading both fields; every other one is a child of the one
-    before.
+    """Returns a prompt with `size` sections, each of which uses both fields; every other section is
+    a child of the preceding one.
     """
     sections = [
         MarkdownSection[Account](
@@ -180,7 +180,7 @@ def test_each_placeholder_reads_its_field_once() -> None:
 
 
 def test_rendering_cost_per_section_does_not_grow_with_the_prompt() -> None:
-    written(4).bind(Account("Ada", 3)).render()  # imports what a first rendering needs
+    written(4).bind(Account("Ada", 3)).render()  # imports the modules for a first render
     calls = {
         size: calls_during(written(size).bind(Account("Ada", 3)).render).total()
         for size in (200, 400, 1000)
@@ -189,7 +189,7 @@ def test_rendering_cost_per_section_does_not_grow_with_the_prompt() -> None:
 
 
 def test_construction_cost_per_section_does_not_grow_with_the_prompt() -> None:
-    written(2)  # the tools' schema is built once and kept
+    written(2)  # the tools' schema is built once and cached
     calls = {size: calls_during(partial(written, size)).total() for size in (200, 400, 1000)}
     assert calls[1000] - calls[400] == 3 * (calls[400] - calls[200])
 
@@ -213,8 +213,8 @@ def echo(params: Echo, *, context: ToolContext) -> ToolResult[Echo]:
     return ToolResult("heard", params)
 
 
-class Instant(LoopAdapter, Connection):  # Any: prompts of every output
-    """Calls `echo_0` for as many turns as `calls` says, at no cost of its own, and is then done."""
+class Instant(LoopAdapter, Connection):  # Any: prompts with any output type
+    """Calls `echo_0` in `calls` turns, at no cost of its own, and is then done."""
 
     def __init__(self, calls: int) -> None:
         super().__init__(config=RunConfig(max_turns=None))
@@ -289,7 +289,7 @@ def test_failed_call_creates_no_reference_cycles(
         title="Task", template="Look.", tools=[Tool[Echo, Echo](name="echo_0", handler=fail)]
     )
     prompt = Prompt(PromptTemplate[None](ns="tests", key="fails", sections=[section]))
-    # pytest keeps records of the log, and these their exceptions
+    # pytest keeps log records, which keep their exceptions
     caplog.set_level(logging.CRITICAL + 1, "weakincentives")
     Instant(1).evaluate(prompt, session=Session())
     gc.collect()
@@ -312,7 +312,7 @@ def test_tool_call_cost_does_not_grow_with_the_session() -> None:
 
 
 def generators(calls: Counter[CodeType]) -> int:
-    """How much pydantic worked on schemas; parsing and dumping by a finished one is not that."""
+    """Returns how often pydantic worked on schemas, not counting parsing and dumping with one."""
     return sum(count for code, count in calls.items() if "Generate" in code.co_qualname)
 
 
@@ -332,7 +332,7 @@ def test_turn_cost_does_not_grow_with_the_chat(
 
 def test_second_evaluation_builds_no_schema_or_parser() -> None:
     evaluation(1)()
-    assert generators(calls_during(evaluation(1))) == 0  # of another template and session, too
+    assert generators(calls_during(evaluation(1))) == 0  # also with another template and session
 
 
 def test_schema_is_built_once() -> None:

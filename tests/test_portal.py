@@ -1,4 +1,4 @@
-"""A portal runs coroutines for synchronous callers, who stop waiting when they want."""
+"""A portal runs coroutines for synchronous callers, who can stop waiting at any time."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The agents that docs/coming-from.md compares are as long as it says, and ours run."""
+"""The agents compared in docs/coming-from.md are as long as it says, and ours run."""
 
 import re
 from pathlib import Path

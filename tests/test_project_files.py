@@ -1,6 +1,6 @@
 """Rules of the project that no other tool checks.
 
-They cover what is installed, and whether documents and Makefile keep their word.
+They cover the installed package, and whether documents and the Makefile are right.
 """
 
 import ast
@@ -42,8 +42,8 @@ MODULES = sorted((ROOT / "src").rglob("*.py"))
 PROJECT = (ROOT / "pyproject.toml").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-# Python and console run (conftest.py); a line of sh that says `make` is checked below; the others
-# are nothing to run.
+# Python and console blocks are run (conftest.py), and `make` lines in sh blocks are checked below;
+# the others cannot be run.
 LANGUAGES = {"python", "console", "sh", "text", "json", "toml", "yaml", "mermaid", "markdown"}
 
 
@@ -52,7 +52,7 @@ def where(path: Path) -> str:
 
 
 def fences(page: Path) -> list[tuple[str, str]]:
-    """Language and source of each fenced or indented block, as CommonMark reads the page."""
+    """Returns the language and source of each fenced or indented block, according to CommonMark."""
     tokens = MarkdownIt().parse(page.read_text())
     return [
         (token.info.strip(), token.content)
@@ -74,7 +74,7 @@ def strings(value: object) -> list[str]:
 def test_no_line_of_the_library_is_longer_than_100_columns() -> None:
     lines = [(where(path), line) for path in MODULES for line in path.read_text().splitlines()]
     long = [(path, line) for path, line in lines if len(line) > 100]
-    # the reason of an exemption is in its line
+    # the reason for an exemption is in its line
     code = [(path, re.split(r"  # (?:noqa|pyright):", line)[0]) for path, line in long]
     assert [(path, line) for path, line in code if len(line) > 100] == []
 
@@ -126,7 +126,7 @@ def test_every_dependency_and_exemption_has_a_reason() -> None:
 @pytest.mark.claim("PD-38")
 @pytest.mark.parametrize("page", PAGES, ids=where)
 def test_every_code_block_is_tested(page: Path) -> None:
-    """Sybil finds blocks by its own pattern; CommonMark says which there are."""
+    """Sybil finds blocks with its own pattern; CommonMark determines which blocks exist."""
     found = fences(page)
     assert {language for language, _ in found} <= LANGUAGES
     document = Document(page.read_text(), str(page))
@@ -137,7 +137,7 @@ def test_every_code_block_is_tested(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=where)
 def test_python_code_on_a_page_has_at_most_88_columns(page: Path) -> None:
-    """A line of 88 characters fits the column of a page 1280 pixels wide."""
+    """A line of 88 characters fits the column of a page that is 1280 pixels wide."""
     lines = [
         line
         for language, source in fences(page)
@@ -186,7 +186,7 @@ def test_every_make_target_is_described() -> None:
 
 @cache
 def quick_test_files() -> list[str]:
-    """The text of each test file with a function that `make test-fast` runs."""
+    """Returns the text of each test file with a function that `make test-fast` runs."""
     slow = set((ROOT / "tests/slow.txt").read_text().splitlines())
     files = {where(file): file.read_text() for file in sorted((ROOT / "tests").rglob("test_*.py"))}
     return [
@@ -207,7 +207,7 @@ def test_make_test_fast_runs_tests_of_every_package(package: Path) -> None:
 
 
 def test_tests_import_nothing_from_each_other() -> None:
-    """What two of them need is in tests/support."""
+    """Shared code is in tests/support."""
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"support"}
     pattern = rf"^from (?:{'|'.join(sorted(folders))})\.(?:\w+\.)*test_\w+ import"
     importing = [

@@ -1,4 +1,4 @@
-"""The redactor masks credentials wherever they are quoted and leaves every other text as it is."""
+"""The redactor masks credentials wherever they are quoted, and leaves other text unchanged."""
 
 from urllib.parse import quote
 
@@ -87,7 +87,7 @@ def test_credentials_are_found_in_bytes() -> None:
 
 def test_credential_is_found_in_the_cause_of_an_error() -> None:
     redactor, error = Redactor((KEY,)), RuntimeError("failed")
-    error.__cause__ = ValueError(f"no room for {KEY}")
+    error.__cause__ = ValueError(f"no capacity for {KEY}")
     assert list(causes(error)) == [error, error.__cause__]
     assert redactor.finds_in(error)
     assert not Redactor(("another-key",)).finds_in(error)

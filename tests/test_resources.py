@@ -1,4 +1,4 @@
-"""Resources are made by type on first use, closed in reverse order, and bound by precedence."""
+"""Resources are created by type on first use, closed in reverse order, and bound by precedence."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ TIMEOUT = 60  # seconds; no test takes them
 
 @dataclass
 class Thing:
-    """A resource that notes when it is closed."""
+    """A resource that records when it is closed."""
 
     name: str = "thing"
     closed: list[str] = field(default_factory=list[str])
@@ -43,15 +43,15 @@ class Thing:
 
 
 class Clock(Thing):
-    """A first kind."""
+    """A resource without dependencies."""
 
 
 class Store(Thing):
-    """A second kind, which depends on a clock."""
+    """A resource that depends on a clock."""
 
 
 class Index(Thing):
-    """A third kind, which depends on a store."""
+    """A resource that depends on a store."""
 
 
 def of(*bindings: Binding[Any]) -> ResourceContext:
@@ -59,7 +59,7 @@ def of(*bindings: Binding[Any]) -> ResourceContext:
 
 
 def chain(closed: list[str], **how: Any) -> ResourceContext:
-    """An index on a store on a clock."""
+    """Returns a context with an index on a store on a clock."""
 
     def store(resources: Any) -> Store:
         resources.get(Clock)
@@ -297,7 +297,7 @@ def test_resource_requested_while_closing_is_rejected(
 
 
 # ------------------------------------------------------------------------------------------------
-# what cannot be had
+# unavailable resources
 
 
 @pytest.mark.claim("PS-15")
@@ -541,7 +541,7 @@ def test_forked_context_returns_one_fork_and_keeps_the_original() -> None:
     with of(Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), eager=True)) as context:
         files = context.get(InMemoryFilesystem)
         with context.fork() as forked:
-            assert list(forked.forks) == []  # entering it asks for nothing, as little as here:
+            assert list(forked.forks) == []  # entering it requests nothing, nor does this:
             with forked:
                 fork = forked.get(InMemoryFilesystem)
             assert fork is not files
@@ -574,7 +574,7 @@ class Line:
 
 
 class Pool(Line):
-    """One that depends on a line."""
+    """An asynchronous resource that depends on a line."""
 
 
 def lines(closed: list[str], **how: Any) -> ResourceContext:
@@ -638,7 +638,7 @@ def test_async_context_managers_are_entered_and_receive_the_error_of_the_block()
 
 
 class Closing:
-    """It has a `close`, as a plain resource has, and no `aclose`."""
+    """A resource with a `close`, like a plain resource, and without `aclose`."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -658,7 +658,7 @@ class ClosingLater(Closing):
 
 
 class Both(Line):
-    """It has a plain `close`, too, and is an asynchronous context manager."""
+    """An asynchronous context manager that also has a plain `close`."""
 
     async def __aenter__(self) -> Self:
         raise AssertionError("entered")
@@ -796,7 +796,7 @@ def test_concurrent_threads_get_the_same_resource() -> None:
 
 
 def test_close_can_wait_for_a_thread_that_requests_resources() -> None:
-    """The lock is not held while resources are closed, or the two would wait for each other."""
+    """The lock is released while resources are closed; otherwise, the two would deadlock."""
 
     class Worker:
         def close(self) -> None:
@@ -825,7 +825,7 @@ def test_close_can_wait_for_a_thread_that_requests_resources() -> None:
 
 
 class Supplying(MarkdownSection[Args]):
-    """A section with a resource of its own."""
+    """A section with its own resource."""
 
     def __init__(self, key: str, registry: ResourceRegistry, **how: Any) -> None:
         super().__init__(title=key, key=key, template="Text.", **how)
@@ -836,7 +836,7 @@ class Supplying(MarkdownSection[Args]):
 
 
 def names(name: str, *kinds: type[Thing]) -> ResourceRegistry:
-    """A registry that gives each of these kinds under one name."""
+    """Returns a registry that binds each of these types under one name."""
 
     def gives(kind: type[Thing]) -> Binding[Any]:
         return Binding(kind, lambda _: kind(name))

@@ -1,4 +1,4 @@
-"""Attacks that belong to no single module, and the page that names a test for each guarantee."""
+"""Attacks across modules, and the page that names a test for each guarantee."""
 
 import ast
 import json
@@ -27,7 +27,7 @@ SUMMARY = SectionVisibility.SUMMARY
 
 
 def rows() -> list[str]:
-    """The rows of the tables whose last column names tests."""
+    """Returns the rows of the tables whose last column names tests."""
     tables = re.findall(r"^\| threat \|.*\n\|[- |]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [row for table in tables for row in table.splitlines()]
 
@@ -50,10 +50,10 @@ def test_every_test_named_on_the_page_exists(module: str) -> None:
 
 # --- The package's own code
 
-# the target that the user of `wink` names, and the modules in the tables of lazy exports
+# the target named by the user of `wink`, and the modules in the tables of lazy exports
 IMPORTERS = {"cli/target.py", "lazy_exports.py"}
 NEVER = {"eval", "exec", "compile", "__import__", "system", "popen"}
-# whose bytes this process has written: the key of a cache of schemas
+# this process wrote its bytes: the key of a schema cache
 MARSHALS = "adapters/schema_dialects.py"
 MODULES = {"pickle", "marshal", "shelve", "ctypes", "code", "runpy", "dill", "jsonpickle"}
 

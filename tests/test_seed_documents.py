@@ -1,5 +1,4 @@
-"""The documents that this library comes from, held to their word: their imports, examples and test
-patterns.
+"""The documents that this library is based on: their imports, examples and test patterns work.
 
 Adapted where the project decided otherwise: headings read `## 1. Title`, substitution is strict,
 the renderer owns headings, and tool arguments are called `section_keys`.

@@ -1,4 +1,4 @@
-"""Annotations of Python 3.14 may name what is defined later, or for type checkers only."""
+"""Annotations in Python 3.14 may use names that are defined later, or only for type checkers."""
 
 import sys
 from functools import partial
@@ -13,7 +13,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.signatures import selector_form, signature_of
 from weakincentives.testing import ScriptedAdapter, call, say
 
-# Text, since older versions raise NameError for it.
+# A string, because older versions raise NameError for this code.
 SOURCE = """
 from dataclasses import dataclass
 from typing import TypedDict
@@ -71,7 +71,7 @@ needs_lazy_annotations = pytest.mark.skipif(
 )
 
 
-# Any: the names of the source
+# Any: the names in the source
 @pytest.fixture
 def later() -> Any:
     module = ModuleType("later")

@@ -1,6 +1,6 @@
-"""Holds that the soak plays what it says, for some seconds; an hour of it is `make soak`.
+"""Runs the soak test for a few seconds, to check that it works; `make soak` runs it for an hour.
 
-A run over LiteLLM and one over the Claude CLI are in their conformance tests, where the SDKs are.
+Runs with LiteLLM and the Claude CLI are in their conformance tests, where their SDKs are installed.
 """
 
 import re
@@ -59,6 +59,6 @@ def test_memory_may_grow_while_caches_fill_but_not_later() -> None:
 
     assert soak.verdict(seen([100.0] * 4 + [150.0] * 16)) == []
     assert soak.verdict(seen([100.0 + look for look in range(20)])) != []
-    # as when the machine was busy
+    # as on a busy machine
     few = [(look, {"memory": 100.0}) for look in range(1, 20)]
     assert soak.verdict([*few, *[(100 * look, {"memory": 150.0}) for look in range(1, 20)]]) == []

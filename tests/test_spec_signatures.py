@@ -1,7 +1,7 @@
-"""The signatures that specs give in backticks are those of the code.
+"""The signatures in backticks in specs match the code.
 
-A signature names parameters that exist. One with two or more parameters also gives their defaults
-as they are, and it is complete unless one of its parts is `…`.
+A signature names existing parameters. If it has two or more parameters, it also gives their actual
+defaults, and is complete unless one of its parts is `…`.
 """
 
 import ast
@@ -65,7 +65,7 @@ def problems(arguments: ast.arguments, *, partial: bool, real: inspect.Signature
         zip((it.arg for it in reversed(positional)), reversed(arguments.defaults), strict=False)
     ) | dict(zip((it.arg for it in arguments.kwonlyargs), arguments.kw_defaults, strict=True))
     names = [it.arg for it in given]
-    found = [f"there is no {name}" for name in names if name not in parameters and not is_open]
+    found = [f"{name} does not exist" for name in names if name not in parameters and not is_open]
     if len(names) < 2 or found:
         return found
     for name, node in defaults.items():

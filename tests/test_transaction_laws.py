@@ -1,4 +1,4 @@
-"""L3: a call that fails leaves state and resources as they were; L10 for both together."""
+"""L3: a failed call leaves state and resources unchanged; L10 for both together."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def evaluate(
     asynchronous: bool,
     config: RunConfig,
 ) -> object:
-    """The answers to `count` calls in one turn, or the kind of what ended the evaluation."""
+    """Returns the answers to `count` calls in one turn, or the type of error that ended the run."""
 
     def handler(params: Which, *, context: ToolContext) -> ToolResult[object]:
         return handle(params.number, context)
@@ -102,11 +102,11 @@ def test_failed_call_leaves_everything_as_the_previous_call_did(
         )
         return [at[kind].all() for kind in STATE], world.numbers()
 
-    alone = after(good)
+    expected = after(good)
     both = after(good, bad)
-    # Changes by reducers of published telemetry, and of the calls themselves, are not made by the
+    # Changes by reducers of published telemetry, and of the calls themselves, do not come from the
     # handler.
-    assert both == alone
+    assert both == expected
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
@@ -173,7 +173,7 @@ def test_parallel_calls_on_one_filesystem_match_sequential_calls(sort: str) -> N
 
 
 def looked(step: Do, files: Filesystem) -> object:
-    """What an operation or a look at the files tells."""
+    """Returns the result of an operation, or of a look at the files."""
     try:
         match step.what:
             case "list":
@@ -191,8 +191,8 @@ def looked(step: Do, files: Filesystem) -> object:
 
 
 class StateAndResourcesGoBackTogether(RuleBasedStateMachine):
-    """Appending, first uses, changes, snapshots and ways back, newest first, against plain copies
-    of everything.
+    """Compares appends, first uses, changes, snapshots and restores, newest first, with full
+    copies.
     """
 
     def __init__(self) -> None:

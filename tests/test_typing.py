@@ -1,9 +1,8 @@
-"""The programs in tests/typing hold under both type checkers, at their strictest; the Python blocks
-of each page, joined as they run, pass mypy, since a user copies them into a project that is
-type-checked.
+"""The programs in tests/typing pass both type checkers in their strictest mode. Each page's Python
+blocks, joined as they run, pass mypy, because users copy them into type-checked projects.
 
-A line that must be refused carries both ignores, ``# type: ignore[code]  # pyright: ignore[rule]``:
-each checker reports an ignore that it did not need, so a refusal that goes missing fails the test.
+A line that must be rejected has both ignores, ``# type: ignore[code]  # pyright: ignore[rule]``:
+each checker reports an unnecessary ignore, so the test fails if a line is no longer rejected.
 """
 
 import json
@@ -24,9 +23,9 @@ PAGES = sorted(
 )
 NOT_CHECKED = (
     r">>>",  # a doctest, not a program
-    r"# test_\w+\.py\n",  # pytest's functions, whose fixtures most people leave without annotations
+    r"# test_\w+\.py\n",  # pytest's functions, whose fixtures are usually not annotated
 )
-# Our exemptions are not a user's. Blocks of one page show variants under one name, and the
+# Users do not have our exemptions. Blocks of one page define variants under one name, and the
 # later one counts for what follows it.
 OPTIONS = """
 [mypy]
@@ -36,7 +35,7 @@ enable_error_code = ignore-without-code
 allow_redefinition = True
 disable_error_code = no-redef
 """
-# Pyright as installed: its own Node, no look-up of newer versions.
+# Pyright as installed, with its own Node; it does not look for newer versions.
 ENVIRONMENT = os.environ | {
     "PYRIGHT_PYTHON_GLOBAL_NODE": "0",
     "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",
@@ -44,7 +43,7 @@ ENVIRONMENT = os.environ | {
 
 
 def program_of(page: Path) -> str:
-    """Returns the page as a program: each line of its blocks has the line number of the page."""
+    """Returns the page as a program; each line of its blocks keeps its line number on the page."""
     text = page.read_text()
     own_files = re.findall(r"^```python\n# (\w+)\.py$", text, re.MULTILINE)
     lines = [""] * len(text.splitlines())
@@ -54,7 +53,7 @@ def program_of(page: Path) -> str:
             first = token.map[0] + 1
             block = token.content.splitlines()
             lines[first : first + len(block)] = block
-    # What a block imports from a file of the same page is in the same namespace already.
+    # Names that a block imports from a file on the same page are already in the namespace.
     imports = [re.compile(rf"from {name} import [\w, ]+") for name in own_files]
     return "\n".join(
         "pass" if any(it.fullmatch(line) for it in imports) else line for line in lines
@@ -74,8 +73,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def mypy_report(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What mypy says of the programs and of the pages, which it reads together: most of its time
-    goes to what they import.
+    """Returns mypy's report on the programs and the pages. It checks them together, because it
+    spends most of its time on imports.
     """
     folder = tmp_path_factory.mktemp("typing")
     (folder / "mypy.ini").write_text(OPTIONS)
@@ -86,7 +85,7 @@ def mypy_report(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     for page in PAGES:
         program = program_of(page)
         if "from dbos" in program and find_spec("dbos") is None:
-            continue  # `make test-durable` has it
+            continue  # `make test-durable` checks it
         if program.strip():
             name = page.relative_to(ROOT).as_posix()
             file = pages / f"{re.sub(r'\W', '_', name)}.py"

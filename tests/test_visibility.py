@@ -1,4 +1,4 @@
-"""Visibility overrides are values, which do not change with the mapping they were made from."""
+"""Visibility overrides are values, which do not change with the mapping they were created from."""
 
 import copy
 import pickle

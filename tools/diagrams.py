@@ -1,7 +1,7 @@
 """Draws the figures of the pages from the code, from runs or from the page's own example.
 
-A figure is a picture in `docs/figures/` or a Markdown table in the page. Only its layout is written
-by hand: what it says is read off values, so that it cannot grow old unseen.
+A figure is a picture in `docs/figures/` or a Markdown table on the page. Only its layout is written
+by hand: its content is read from values, so that it cannot become outdated unnoticed.
 """
 
 import logging
@@ -91,7 +91,7 @@ type Figure = Picture | str
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """Rows as a Markdown table."""
+    """Returns the rows as a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "".join(
         f"| {' | '.join(cell.replace('|', '\\|') for cell in line)} |\n".replace("|  |", "| |")
@@ -100,13 +100,13 @@ def table(head: Row, rows: Iterable[Row]) -> str:
 
 
 def code(text: str) -> str:
-    """`text` as code in a table; nothing for nothing."""
+    """Returns `text` as code for a table, or an empty string if `text` is empty."""
     return f"`{text}`" if text else ""
 
 
 # Any: whatever the example names
 def example(page: str) -> dict[str, Any]:
-    """The names of the first Python block of a page of concepts."""
+    """Returns the names defined by the first Python block of a concept page."""
     text = (ROOT / f"docs/concepts/{page}.md").read_text()
     source = text.partition("```python\n")[2].partition("```\n")[0]
     # where its dataclasses look themselves up
@@ -117,7 +117,7 @@ def example(page: str) -> dict[str, Any]:
 
 
 def prompt_tree() -> Picture:
-    """The tree that the page builds: what each node gives, and when."""
+    """Returns the tree that the page builds: each node's content, and when it is shown."""
     template: PromptTemplate[Any] = example("prompts")["template"]  # Any: an example's own output
     output = template.output_type
     picture = Picture(
@@ -218,7 +218,7 @@ def disclosure_states() -> Picture:
 
 
 def session_fold() -> Picture:
-    """What happens in a run, in order, and the slices that each reached."""
+    """Returns the events of a run, in order, and the slices that each of them reached."""
     names, session = example("state"), Session()
     spent, purse = names["Spent"], names["Purse"]
     kinds = [
@@ -286,7 +286,7 @@ def session_fold() -> Picture:
 
 
 def tool_transaction() -> str:
-    """Shows what stays of a call that writes state and a file, for each way in which it ends."""
+    """Shows what is kept of a call that writes state and a file, for each way in which it ends."""
     seats: dict[SectionPath, SectionVisibility] = {("seats",): SectionVisibility.FULL}
     ends: list[ToolResult[None] | BaseException] = [
         ToolResult(message="Booked."),
@@ -311,7 +311,7 @@ def tool_transaction() -> str:
 
 
 def approval_decisions() -> str:
-    """Shows what each decision leaves of a call, and what the model reads."""
+    """Shows the effects that each decision allows, and the answer that the model gets."""
     page = example("approval")
     rows: list[Row] = []
     fewer = ReplaceArguments({"old": "A cat.", "new": "A dog."})
@@ -337,7 +337,7 @@ def approval_decisions() -> str:
 
 
 def approval_wait() -> Picture:
-    """Shows a call from the model's words to what counts, with an approver and with a wait."""
+    """Shows a call from the model's request to its effects, with an approver and suspended."""
     page = example("approval")
     files = InMemoryFilesystem({"a.md": "A cat.\n", "b.md": "A category.\n"})
     prompt = Prompt[None](ns="notes", key="tidy", sections=[page["section"].clone()])
@@ -386,7 +386,7 @@ def approval_wait() -> Picture:
         picture.line((x + 20, 155), (x + 2, 155), arrow=True)
     picture.line((285, 58), (285, 130), arrow=True)
     picture.text(295, 82, "with approver=,")
-    picture.text(295, 100, "which decides at once")
+    picture.text(295, 100, "which decides immediately")
     picture.line((665, 58), (665, 130), arrow=True)
     picture.text(655, 82, "days later,", anchor="end")
     picture.text(655, 100, "in any process", anchor="end")
@@ -394,7 +394,7 @@ def approval_wait() -> Picture:
 
 
 def _approver(answers: list[Decision], files: Filesystem, meanwhile: str) -> Approver:
-    """Decides in order; before the first decision, somebody writes `meanwhile`."""
+    """Decides in order; before each decision, writes `meanwhile` as another program would."""
     rest = iter(answers)
 
     def decide(_: Preview) -> Decision:
@@ -406,7 +406,7 @@ def _approver(answers: list[Decision], files: Filesystem, meanwhile: str) -> App
 
 
 def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) -> Row:
-    """What the call wrote, what is left of it, what comes next, and what was published of it."""
+    """Returns what the call wrote, what was kept of it, the next step, and what was published."""
     booking, session, files, wrote = (
         example("tools")["Booking"],
         Session(),
@@ -466,11 +466,11 @@ def inner_loop() -> Picture:
         structured_output=StructuredOutputConfig(Refund),
         config=RunConfig(max_repairs=1),
     )
-    # by state and input, the names of what comes next
+    # by state and input, the names of the next steps
     steps_by_input: dict[type[Action], dict[str, dict[str, None]]] = {}
     waiting = [(machine, machine.start())]
     seen: set[tuple[object, ...]] = set()
-    for loop, step in waiting:  # which grows meanwhile
+    for loop, step in waiting:  # which grows during the loop
         if (state := (type(step), len(loop.pending), loop.repairs)) in seen:
             continue
         seen.add(state)
@@ -504,7 +504,7 @@ def inner_loop() -> Picture:
         for name in names
     }
     for (source, target), points in _ARROWS.items():
-        # else a false arrow
+        # otherwise, the arrow would be wrong
         assert (source, target) in drawn_arrows, f"{source} leads nowhere near {target}"
         picture.line(*points, arrow=True)
     assert drawn_arrows == _ARROWS.keys(), "an arrow is missing"
@@ -520,7 +520,7 @@ def inner_loop() -> Picture:
 
 
 def run_log() -> Picture:
-    """Returns the log of a run that has waited, with the log of the run inside one of its calls."""
+    """Returns the log of a run that was suspended, with the log of a run nested in it."""
     page = example("running")
     adapter, prompt = ScriptedAdapter(page["script"]), page["shop"].bind()
     options = ExecutionOptions(session=Session(), message="Where is A-7?")
@@ -562,7 +562,7 @@ def _draw_entries(
     *,
     kind: Kind,
 ) -> float:
-    """Draws entries of `log` below each other; returns where the next one begins."""
+    """Draws entries of `log` below each other; returns the position of the next one."""
     x, y = at
     for entry in entries:
         picture.box(x, y, 580 - x, 26, [], kind=kind)
@@ -574,7 +574,7 @@ def _draw_entries(
 
 
 def _entry(entry: LoggedEntry, log: LoggedRun) -> tuple[str, str]:
-    """Returns the name of an entry, and what it says."""
+    """Returns the name of an entry, and its content."""
     tools = {item.key: item.call.name for item in log.entries if isinstance(item, LoggedCall)}
     name = "Called" if isinstance(entry, LoggedCall) else type(entry).__name__
     match entry:
@@ -607,7 +607,7 @@ _ARROWS: Mapping[tuple[str, str], list[tuple[float, float]]] = {
 
 
 def _inputs(step: Action) -> Mapping[str, AssistantMessage | list[ToolExecutionOutcome]]:
-    """Every kind of input that a machine can get after `step`."""
+    """Returns every kind of input that a machine can get after `step`."""
     match step:
         case ProviderRequest():
             calls = (ToolCall("1", "a", "{}"), ToolCall("2", "b", "{}"))
@@ -683,7 +683,7 @@ def override_merge() -> str:
 
 
 def conversation_messages() -> str:
-    """The messages of the conversation on its page."""
+    """Returns the messages of the conversation on its page."""
     messages = example("conversations")["second"].conversation.messages
     texts = [getattr(message, "content", "") or message.text for message in messages]
     return table(
@@ -696,7 +696,7 @@ def conversation_messages() -> str:
 
 
 def layers() -> Picture:
-    """The layers that import-linter checks: the packages of each, or what its one package holds."""
+    """Returns the layers that import-linter checks, with their packages or the content of one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = project["tool"]["importlinter"]["contracts"][0]
     packages = [re.findall(r"\w+", layer) for layer in contract["layers"]]
@@ -717,7 +717,7 @@ def layers() -> Picture:
 
 
 def mcp_levels() -> Picture:
-    """What the model sees of a locked server, turn by turn, and when its process starts."""
+    """Returns what the model sees of a locked server in each turn, and when its process starts."""
     groups = {"History": ["git_log", "git_show"], "Commits": ["git_add", "git_commit"]}
     path = ROOT / "examples/repository_assistant/git.json"
     git = MCPSection("git", title="Git", lock=path, groups=groups)
@@ -776,7 +776,7 @@ DRAWING: dict[str, Callable[[], Figure]] = {
 
 
 def drawn(page: Path) -> dict[Path, str]:
-    """A page with its figures redrawn, and the files of its pictures, by path."""
+    """Returns a page with its figures redrawn, and the files of its pictures by path."""
     files: dict[Path, str] = {}
 
     def draw(at: re.Match[str]) -> str:
@@ -793,8 +793,8 @@ def drawn(page: Path) -> dict[Path, str]:
 
 
 def main() -> None:
-    """Rewrites the pages and pictures that are out of date, and names them."""
-    logging.disable()  # tools fail here on purpose
+    """Rewrites the pages and pictures that are outdated, and prints their names."""
+    logging.disable()  # tools fail on purpose here
     (ROOT / "docs/figures").mkdir(exist_ok=True)
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for file, new in drawn(page).items():

@@ -1,7 +1,7 @@
-"""Installs MCP servers that others wrote into a folder, for `make test-mcp`.
+"""Installs third-party MCP servers into a folder, for `make test-mcp`.
 
-Those on npm come by the npm of pyright's own Node, and none of their scripts run. The server for
-SQLite needs an older SDK than ours, and so an environment of its own.
+Servers on npm are installed with the npm of pyright's own Node, without running their scripts. The
+server for SQLite needs an older SDK than ours, so it gets its own environment.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
     if (folder / "servers").is_file() and (folder / "servers").read_text() == wanted:
         return
     folder.mkdir(exist_ok=True)
-    (folder / "package.json").write_text("{}")  # else npm looks for one in the folders above
+    (folder / "package.json").write_text("{}")  # otherwise npm looks for one in the parent folders
     quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     if npm(["install", "--prefix", str(folder), *quiet, *NPM]):
         sys.exit("npm could not install the servers: see above")

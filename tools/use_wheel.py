@@ -1,4 +1,4 @@
-"""Checks the wheel where nothing else is installed: light imports, and work without extras."""
+"""Checks the wheel where nothing else is installed: light imports, and use without extras."""
 
 import subprocess
 import sys

@@ -22,7 +22,7 @@ class Answer:
 def refund(order: str, session: wi.Session) -> str:
     """Refund an order."""
     if order != "A-7":
-        raise wi.ToolError(f"There is no order {order}.")
+        raise wi.ToolError(f"Order {order} does not exist.")
     session.dispatch(Refund(order))
     return "Paid back."
 

@@ -27,7 +27,7 @@ def manner(ctx: RunContext[Shop]) -> str:
 def refund(ctx: RunContext[Shop], order: str) -> str:
     """Refund an order."""
     if order != "A-7":
-        raise ModelRetry(f"There is no order {order}.")
+        raise ModelRetry(f"Order {order} does not exist.")
     ctx.deps.paid.append(order)
     return "Paid back."
 

@@ -1,6 +1,6 @@
 """`python -m examples.code_reviewer [PATH]`: reviews a Python project and shows the run.
 
-`--fix` proposes fixes too; a person sees each change on the terminal and decides.
+`--fix` also proposes fixes: the terminal shows each change, and you approve or deny it.
 """
 
 import sys
@@ -32,13 +32,13 @@ class Report:
 def main(arguments: list[str] | None = None) -> int:
     """Reviews one project; returns 0 whatever the verdict.
 
-    Returns 1 when the provider fails, and 3 when the run waits in a file for a person.
+    Returns 1 if the provider fails, and 3 if the run is suspended in a file, pending approval.
     """
     parser = command_line("code_reviewer", __doc__)
     parser.add_argument("path", nargs="?", type=Path, help="a folder; by default a small sample")
     parser.add_argument("--fix", action="store_true", help="propose fixes, each for your approval")
     parser.add_argument(
-        "--run", type=Path, default=Path("review.json"), help="where a run waits without a terminal"
+        "--run", type=Path, default=Path("review.json"), help="the file of a suspended run"
     )
     options = parser.parse_args(arguments)
     root = _folder(parser, options)
@@ -78,14 +78,17 @@ def _folder(parser: ArgumentParser, options: Namespace) -> Path:
         parser.error("--fix changes files: name the folder")
     root: Path = options.path or SAMPLE
     if not root.is_dir():
-        parser.error(f"{str(root)!r} is no folder")
+        parser.error(f"{str(root)!r} is not a folder")
     if next(root.rglob("*.py"), None) is None:
         parser.error(f"{str(root)!r} has no Python file to review")
     return root
 
 
 def _turn(parser: ArgumentParser, options: Namespace) -> TurnOptions:
-    """Returns who decides on fixes: the terminal, the decisions on a stored run, or nobody yet."""
+    """Returns who decides on fixes: the terminal, the decisions on a stored run, or nobody yet.
+
+    Without a terminal or a stored run, the run is suspended at its first fix.
+    """
     turn = TurnOptions()
     if options.fix and is_interactive():
         turn["approver"] = ask

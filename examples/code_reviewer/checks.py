@@ -1,4 +1,4 @@
-"""Finds suspicious places in Python source; a reviewer reads them and decides. Nothing is run."""
+"""Finds suspicious places in Python source for a reviewer to judge. The source is never run."""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 __all__ = ["Check", "Hint", "Project", "correctness", "security", "style", "tests"]
 
 type Project = Mapping[str, ast.Module]
-"""Modules by their paths."""
+"""Parsed modules by path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A place to look at, the possible problem and its usual remedy."""
+    """A place to look at, with a possible problem and its usual remedy."""
 
     path: str
     line: int

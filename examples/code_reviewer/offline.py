@@ -1,7 +1,7 @@
-"""Replaces the model by a fixed plan of calls. It is no LLM and judges nothing.
+"""Replaces the model with a fixed plan of calls. It is not an LLM and judges nothing.
 
-The plan opens the topics one after the other and reports the hints of their checks. It knows one
-fix: an error that is swallowed is raised.
+The plan opens the topics one by one and reports the hints from their checks. It knows one fix: to
+raise an error that is swallowed.
 """
 
 import json
@@ -14,11 +14,11 @@ from examples.offline_model import Call, Plan, embedded_json, follow
 __all__ = ["FIXING", "OFFLINE"]
 
 _SEVERITY = {"security": "blocker", "correctness": "major", "tests": "minor", "style": "minor"}
-_MAX_FINDINGS = 5  # of a topic
+_MAX_FINDINGS = 5  # per topic
 
 
 def review(*, fix: bool = False) -> Plan:
-    """Opens each topic, runs its check, reports the hints, and proposes a fix of some."""
+    """Opens each topic, runs its check and reports the hints; `fix` adds the fix it knows."""
     count = 0
     for topic, severity in _SEVERITY.items():
         yield Call(name="read_section", arguments={"section_key": f"guidelines.{topic}"})

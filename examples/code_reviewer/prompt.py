@@ -1,4 +1,4 @@
-"""The reviewer as a prompt: files to read, guidelines to open, and one tool to report findings."""
+"""The reviewer's prompt: files to read, guidelines to open, and a tool to report findings."""
 
 import ast
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ SAMPLE = Path(__file__).with_name("sample")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One defect; the session stores it."""
+    """A defect, stored in the session."""
 
     path: str = field(metadata={"description": "The file, as the workspace names it."})
     line: int = field(metadata={"description": "The line of the defect, counted from 1."})
@@ -47,7 +47,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A change of one file."""
+    """A change to one file."""
 
     path: str = field(metadata={"description": "The file, as the workspace names it."})
     old: str = field(metadata={"description": "The text to replace, which is there exactly once."})
@@ -65,19 +65,19 @@ def report_finding(params: Finding, *, context: ToolContext) -> ToolResult[None]
     files = context.resources.get(Filesystem)
     try:
         lines = files.read_text(params.path).removesuffix("\n").split("\n")
-    except (OSError, ValueError) as error:  # no such file, no text, or no path at all
+    except (OSError, ValueError) as error:  # a missing file, not text, or an invalid path
         raise ToolValidationError(f"Not reported: {error}") from error
     if not 1 <= params.line <= len(lines):
         raise ToolValidationError(
-            f"Not reported: {params.path!r} has {len(lines)} lines, so there is no line "
-            f"{params.line}. Read the file."
+            f"Not reported: {params.path!r} has {len(lines)} lines, so line {params.line} does "
+            "not exist. Read the file."
         )
     context.session.dispatch(params)
     return ToolResult(message=f"Reported at: {lines[params.line - 1].strip()}")
 
 
 def propose_fix(params: Fix, *, context: ToolContext) -> ToolResult[None]:
-    """Propose to change a file; a person sees the change and decides."""
+    """Propose a change to a file; the user sees it and decides."""
     files = context.resources.get(Filesystem)
     try:
         text = files.read_text(params.path)
@@ -90,13 +90,13 @@ def propose_fix(params: Fix, *, context: ToolContext) -> ToolResult[None]:
         try:
             ast.parse(fixed)
         except (SyntaxError, ValueError) as error:
-            raise ToolValidationError(f"Not proposed: it would be no Python: {error}") from error
+            raise ToolValidationError(f"Not proposed: it would not be Python: {error}") from error
     files.write_text(params.path, fixed)
     return ToolResult(message=f"Changed {params.path}.")
 
 
 def scan(check: Check) -> ToolHandler[Scan, list[Hint]]:
-    """Returns the handler of a tool that runs one check over the workspace."""
+    """Returns a tool handler that runs one check over the workspace."""
 
     def handler(params: Scan, *, context: ToolContext) -> ToolResult[list[Hint]]:
         files = context.resources.get(Filesystem)
@@ -115,7 +115,7 @@ def scan(check: Check) -> ToolHandler[Scan, list[Hint]]:
 
 
 def guideline(check: Check, summary: str, template: str) -> MarkdownSection:
-    """Returns a topic that stays closed until the model opens it; its tool arrives with it."""
+    """Returns a topic that stays closed until the model opens it, and then adds its tool."""
     topic = check.__name__
     return MarkdownSection(
         title=topic.capitalize(),
@@ -138,8 +138,8 @@ GUIDELINES = [
         security,
         "What a stranger's input can do: code, queries, paths, secrets.",
         "Follow every text that comes from outside to where it is used. It must never become code, "
-        "SQL, a command or a path without a check. Say who could send such a text; without such a "
-        "person it is no blocker.",
+        "SQL, a command or a path without a check. Say who could send such a text; if nobody "
+        "could, it is not a blocker.",
     ),
     guideline(
         tests,
@@ -152,14 +152,14 @@ GUIDELINES = [
         style,
         "What makes the code hard to read: names, length, missing words.",
         "Report what hinders understanding, never mere taste: a name that misleads, a function "
-        "that does two things, a promise that stands nowhere. One finding may speak for all others "
-        "of its kind.",
+        "that does two things, a promise that is not written down. One finding may speak for all "
+        "others of its kind.",
     ),
 ]
 
 
 class VisibleFiles(HostFilesystem):
-    """A folder of the host without its hidden files and folders."""
+    """A host folder without its hidden files and folders."""
 
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
         return tuple(entry for entry in super().list(path) if not is_hidden(entry.path))
@@ -171,12 +171,12 @@ class VisibleFiles(HostFilesystem):
 
 
 def is_hidden(path: str) -> bool:
-    """Whether the path or a folder in it begins with a dot."""
+    """Whether any part of the path begins with a dot."""
     return any(part.startswith(".") and part != "." for part in path.split("/"))
 
 
 def reviewer(root: Path) -> PromptTemplate[Review]:
-    """Returns the reviewer of the project in `root`; it sees a copy without hidden files."""
+    """Returns a reviewer for the project in `root`, which sees a copy without hidden files."""
     mount = HostMount(root, include=("**/*.py", "**/*.md", "**/*.toml"), exclude=("**/.*/**",))
     return _reviewer(WorkspaceSection(mounts=[mount], read_only=True))
 
@@ -187,7 +187,7 @@ def fixing(root: Path) -> PromptTemplate[Review]:
         title="Fixes",
         template=(
             "Propose a fix of each defect that you have reported, unless the remedy is the "
-            "author's choice. If a person denies a fix, go on with the next defect."
+            "author's choice. If a fix is denied, continue with the next defect."
         ),
         tools=[
             Tool(name="propose_fix", handler=propose_fix, approval="effects", effect="repeatable")
@@ -230,5 +230,5 @@ def _reviewer(*sections: MarkdownSection[None] | WorkspaceSection) -> PromptTemp
 
 
 def sample() -> PromptTemplate[Review]:
-    """Returns the reviewer of the sample: `wink check examples.code_reviewer.prompt:sample`."""
+    """Returns the reviewer for the sample: `wink check examples.code_reviewer.prompt:sample`."""
     return reviewer(SAMPLE)

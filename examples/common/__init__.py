@@ -1,1 +1,1 @@
-"""Shared by the example agents: `models` chooses the model, `watch` shows a run, `command` both."""
+"""Shared code: `models` chooses the model, `watch` shows a run, and `command` does both."""

@@ -1,4 +1,4 @@
-"""Runs an example as a command: options that choose the model, and a run that is shown live."""
+"""Runs an example as a command: its options choose the model, and it shows the run live."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -21,7 +21,7 @@ __all__ = ["command_line", "play", "run"]
 
 
 def command_line(name: str, description: str | None) -> ArgumentParser:
-    """Returns a parser with the options that all examples have; the caller adds its own."""
+    """Returns a parser with the options that all examples share; the caller adds its own."""
     parser = ArgumentParser(prog=name, description=description)
     add = parser.add_argument
     add("--model", help="model name for OpenAI or the server at --base-url")
@@ -43,10 +43,10 @@ def play[Out](
     *,
     show: Callable[[Out], str] = str,
 ) -> NoReturn:
-    """Runs a whole example: sends the messages to the model of the command line, and exits.
+    """Runs a complete example: sends the messages to the model that the options choose, and exits.
 
-    `plan` replaces the model if there is none, `state` is that of `Watch`, and `show` makes
-    a text of the last answer. The exit code is 1 when the provider fails.
+    `plan` replaces the model if none is configured, `state` is passed to `Watch`, and `show`
+    formats the last answer. The exit code is 1 if the provider fails.
     """
     options = command_line(prompt.name, description).parse_args()
     console, session = Console(quiet=options.json, highlight=False), Session()
@@ -64,7 +64,7 @@ def play[Out](
         sys.exit(1)
     if options.json:
         sys.stdout.write(serde.dump_json(answer) + "\n")
-    if not isinstance(answer, str):  # a text has been printed
+    if not isinstance(answer, str):  # otherwise `run` has printed it
         console.print(show(answer), markup=False)
     sys.exit()
 
@@ -80,11 +80,11 @@ def run[Out](
     offline: Offline = EXTRACTIVE,
     turn: TurnOptions | None = None,
 ) -> Out | None:
-    """Runs the prompt with the model of `options`, or talks with it message by message.
+    """Runs the prompt with the model that `options` choose, once for each message if there are any.
 
-    `turn` are the options of each turn. Shows the run and returns the last typed answer. Prints one
-    line and returns `None` when an evaluation fails. Raises `RunSuspended` if it waits for a
-    person.
+    Shows the run and returns the last typed answer. `turn` contains the options for every turn. If
+    an evaluation fails, prints its error and returns `None`. Raises `RunSuspended` if a call needs
+    an approval and nobody can decide now.
     """
     started = perf_counter()
     choice = Choice(

@@ -1,4 +1,4 @@
-"""The small local model as an adapter."""
+"""An adapter for the small local model."""
 
 import sys
 from collections.abc import Generator
@@ -15,8 +15,8 @@ __all__ = ["local_model"]
 def local_model() -> Generator[tuple[str, OpenAIAdapter]]:
     """Yields the model's name, and an adapter for it that works until the block ends.
 
-    The server cannot enforce a format alongside tools, so the prompt asks for the output in
-    words.
+    The server cannot enforce an output format when there are tools, so the prompt describes the
+    format instead.
     """
     weights = find_weights(lambda text: sys.stderr.write(f"{text}\n"))
     with serve_model(weights) as url:

@@ -1,4 +1,4 @@
-"""Chooses the model: a named one, OpenAI's if there is a key, otherwise an offline one (no LLM)."""
+"""Chooses the model: a named one, OpenAI's if a key is set, otherwise an offline one (no LLM)."""
 
 import os
 from collections.abc import Generator
@@ -16,7 +16,7 @@ _DEFAULT_MODEL = "gpt-5.2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The command line's options about the model."""
+    """The command-line options that choose the model."""
 
     model: str | None = None
     base_url: str | None = None
@@ -26,7 +26,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """A policy that answers without a key; `name` tells the user that it is no LLM."""
+    """A policy that answers without a key; `name` tells the user that it is not an LLM."""
 
     name: str
     policy: Policy

@@ -1,4 +1,4 @@
-"""Shows a run live: a subscriber that prints events, and the outline of a rendered prompt."""
+"""Shows a run live: prints the outline of the rendered prompt, and the events of the run."""
 
 import json
 from collections.abc import Callable
@@ -21,9 +21,9 @@ from weakincentives.runtime.events import (
 __all__ = ["Watch", "print_outline"]
 
 
-# Any: prompts of every output
+# Any: prompts with any output type
 def print_outline(rendered: RenderedPrompt[Any], console: Console) -> None:
-    """Prints the sections with the length of each in characters, and the tools."""
+    """Prints the tools, and each section with its length in characters."""
     tools = ", ".join(tool.name for tool in rendered.tools)
     tree = Tree(f"[bold]Prompt[/] {len(rendered.text):,} characters, tools: {tools}")
     branches: dict[tuple[str, ...], Tree] = {(): tree}
@@ -37,8 +37,8 @@ def print_outline(rendered: RenderedPrompt[Any], console: Console) -> None:
 class Watch:
     """Prints turns, tool calls, injected tools and rejected answers.
 
-    `state` returns, as text, the state that the tools change; with it, each failed call is followed
-    by whether that state was rolled back.
+    `state` returns the state that the tools change, as text. If it is given, a line after each
+    failed call says whether that state was rolled back.
     """
 
     def __init__(self, console: Console, state: Callable[[], str] | None = None) -> None:

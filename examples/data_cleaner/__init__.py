@@ -1,7 +1,6 @@
-"""A data cleaner: mends a messy CSV step by step and writes it only when the run ends well.
+"""A data cleaner: repairs a messy CSV file step by step and writes it only if the run succeeds.
 
-`sheet` is the table, a resource that can be rolled back, `prompt` is the agent, `offline` replaces
-the model. The example shows that a tool call is a transaction: a conversion that meets an
-impossible cell leaves no cell converted and no change recorded, so the model can simply try another
-way.
+`sheet` is the table, a resource that can be rolled back; `prompt` is the agent; `offline` replaces
+the model. The example shows that a tool call is a transaction: if a conversion fails at one cell,
+no cell stays converted and no change is recorded, so the model can try another way.
 """

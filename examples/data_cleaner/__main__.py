@@ -29,7 +29,7 @@ class Report:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Cleans one file; returns 1 when it cannot be read or the provider fails, else 0."""
+    """Cleans one file; returns 1 if it cannot be read or the provider fails, otherwise 0."""
     parser = command_line("data_cleaner", __doc__)
     parser.add_argument(
         "file", nargs="?", type=Path, default=SAMPLE, help="by default a small sample"
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     output = options.output or Path(f"{options.file.stem}.clean.csv")
     if not output.parent.is_dir():
-        parser.error(f"there is no folder {str(output.parent)!r} to write to")
+        parser.error(f"cannot write to {str(output.parent)!r}: it is not a folder")
     console, session = Console(quiet=options.json, highlight=False), Session()
     try:
         sheet = Sheet.read(options.file)

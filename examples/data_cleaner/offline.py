@@ -1,6 +1,6 @@
-"""Replaces the model by a fixed plan of calls that reads the tools' answers. It is no LLM.
+"""Replaces the model with a fixed plan of calls that reads the tools' results. It is not an LLM.
 
-The plan guesses a column's kind from its first value, and each refusal says which cell to mend.
+The plan guesses a column's kind from its first value. Each rejection says which cell to repair.
 """
 
 import json
@@ -21,7 +21,7 @@ _MISSING = {"-", "?", "n/a", "none", "null", "unknown"}
 
 
 def clean() -> Plan:
-    """Converts each column; after a refusal it mends the cell or drops the row, and tries again."""
+    """Converts each column; if a cell is rejected, repairs it or drops the row, and tries again."""
     _, rows = embedded_json((yield _call("show_rows", count=1)))
     [first] = rows.values() if isinstance(rows, dict) and rows else [{}]
     doubts: list[str] = []
@@ -31,19 +31,19 @@ def clean() -> Plan:
         kind = "date" if date_format else "number" if _is_number(value) else "text"
         while True:
             answer = yield _call("convert_column", column=column, to=kind, date_formats=formats)
-            refusal = re.match(r"Row (\d+): (.*?) is no ", answer)
+            refusal = re.match(r"Row (\d+): (.*?) is not a ", answer)
             if refusal is None:
                 break
             row, cell = int(refusal[1]), literal_eval(refusal[2])
             if kind == "date" and (other := _date_format(cell)) and other not in formats:
                 formats = [*formats, other]
             elif cell.lower() in _MISSING:
-                yield _set_cell(row, column, "", "it says that there is no value")
+                yield _set_cell(row, column, "", "it marks a missing value")
             elif kind == "number" and re.fullmatch(r"[\d.]+,\d+", cell):
                 number = cell.replace(".", "").replace(",", ".")
                 yield _set_cell(row, column, number, "a comma for the point")
             else:
-                yield _call("drop_rows", rows=[row], reason=f"{column} {cell!r} is no {kind}")
+                yield _call("drop_rows", rows=[row], reason=f"{column} {cell!r} is not a {kind}")
                 doubts.append(f"Row {row} was dropped for its {column}, {cell!r}; what was meant?")
     summary = "Its columns mixed several ways to write values."
     return json.dumps({"summary": summary, "doubts": doubts})
@@ -68,5 +68,5 @@ def _date_format(text: str) -> str | None:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is written as a number, and not as an identifier."""
+    """Whether the text is written like a number, and not like an identifier."""
     return re.fullmatch(r"[\d., ]*\d", text) is not None and not text.isdigit()

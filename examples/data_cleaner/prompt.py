@@ -1,4 +1,4 @@
-"""The cleaner as a prompt: its sections with their tools, and its typed answer."""
+"""The cleaner's prompt: its sections with their tools, and its typed answer."""
 
 from dataclasses import dataclass, field
 
@@ -19,13 +19,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The model's last words. They count nothing: the session has the changes."""
+    """The model's summary, without any facts: the changes are in the session."""
 
     summary: str = field(
         metadata={"description": "What was wrong with the data, in one or two sentences."}
     )
     doubts: list[str] = field(
-        metadata={"description": "What a person should look at; empty if nothing."}
+        metadata={"description": "What the user should look at; empty if nothing."}
     )
 
 
@@ -57,7 +57,7 @@ CLEANER = PromptTemplate[Conclusion](
         ),
         MarkdownSection(
             title="Dropping",
-            template="Drop a row only if it stands there twice or cannot be used.",
+            template="Drop a row only if it is a duplicate or cannot be used.",
             tools=[Tool(name="drop_rows", handler=drop_rows)],
             state=[Drop],
         ),

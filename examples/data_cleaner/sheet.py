@@ -11,7 +11,7 @@ type Row = Mapping[str, str]
 
 
 class Sheet:
-    """A table: rows by their number in the file, where 1 is the first below the header.
+    """A table, with rows keyed by their number in the file; 1 is the first below the header.
 
     `snapshot` and `restore` are all that the library needs to roll back a failing tool call.
     """
@@ -22,9 +22,9 @@ class Sheet:
 
     @classmethod
     def read(cls, path: Path) -> "Sheet":
-        """Reads a CSV file, without its blank lines.
+        """Reads a CSV file and skips its blank lines.
 
-        Raises `ValueError` for a file that holds no table.
+        Raises `ValueError` if the file does not contain a table.
         """
         with path.open(newline="", encoding="utf-8-sig") as file:
             header, *lines = [line for line in csv.reader(file) if line] or [[]]
@@ -38,7 +38,7 @@ class Sheet:
         return cls(header, rows)
 
     def put(self, number: int, column: str, value: str) -> None:
-        """Changes one cell. It replaces the row, so snapshots stay as they are."""
+        """Changes one cell. It replaces the row, so that snapshots do not change."""
         self.rows[number] = {**self.rows[number], column: value}
 
     def text(self) -> str:

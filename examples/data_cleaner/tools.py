@@ -1,7 +1,7 @@
-"""The cleaner's tools. They change row after row, and stop in the middle at an impossible one.
+"""The cleaner's tools. They change one row after another, and stop at the first that fails.
 
-None of them has code for undo: the library rolls back the sheet and the session when a call fails.
-The session records the changes, as `Change` and `Drop`.
+None of them contains undo code: if a call fails, the library rolls back the sheet and the session.
+The session records the changes as `Change` and `Drop`.
 """
 
 import re
@@ -20,7 +20,7 @@ _NUMBERING = "1 is the first below the header, and a dropped number is not used 
 _ROW = {"description": f"A row's number; {_NUMBERING}"}
 _COLUMN = {"description": "A column's name, as the header has it."}
 _KINDS = "text: single spaces; number: 1234.5; date: 2026-03-01. Empty cells stay empty."
-_REASON = {"description": "Why, in a few words; it stands in the report."}
+_REASON = {"description": "Why, in a few words; it appears in the report."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def convert_column(params: Convert, *, context: ToolContext) -> ToolResult[None]
         after = _convert(before, params)
         if after is None:
             raise ToolValidationError(
-                f"Row {number}: {before!r} is no {params.to}. {count} cells had been changed; that "
-                f"is undone. The row is {sheet.rows[number]}. Give another format, set the cell or "
-                "drop the row; then try again."
+                f"Row {number}: {before!r} is not a {params.to}. {count} cells had been changed; "
+                f"that is undone. The row is {sheet.rows[number]}. Give another format, set the "
+                "cell or drop the row; then try again."
             )
         if after != before:
             _put(context, Change(number, params.column, before, after, f"written as {params.to}"))
@@ -111,7 +111,7 @@ def drop_rows(params: DropRows, *, context: ToolContext) -> ToolResult[None]:
     sheet = context.resources.get(Sheet)
     for number in params.rows:
         if sheet.rows.pop(number, None) is None:
-            raise ToolValidationError(f"There is no row {number}. No row was dropped.")
+            raise ToolValidationError(f"Row {number} does not exist. No row was dropped.")
         context.session.dispatch(Drop(number, params.reason))
     return ToolResult(message=f"{len(params.rows)} rows dropped.")
 
@@ -119,7 +119,7 @@ def drop_rows(params: DropRows, *, context: ToolContext) -> ToolResult[None]:
 def _cell(sheet: Sheet, number: int, column: str) -> str:
     if number not in sheet.rows or column not in sheet.columns:
         raise ToolValidationError(
-            f"There is no {column!r} in row {number}; columns are {', '.join(sheet.columns)}."
+            f"No cell {column!r} in row {number}; columns are {', '.join(sheet.columns)}."
         )
     return sheet.rows[number][column]
 
@@ -130,7 +130,7 @@ def _put(context: ToolContext, change: Change) -> None:
 
 
 def _convert(text: str, params: Convert) -> str | None:
-    """Returns `text` in the requested form; `None` when it cannot be read."""
+    """Returns `text` in the requested form, or `None` if it cannot be read."""
     text = " ".join(text.split())
     if params.to == "text" or not text:
         return text

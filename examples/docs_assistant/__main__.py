@@ -17,7 +17,7 @@ DEFAULT_QUESTION = "What happens to session state when a tool call fails?"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Asks one question; returns 0 with an answer, 1 when the provider fails."""
+    """Asks one question; returns 0 if it is answered, and 1 if the provider fails."""
     parser = command_line("docs_assistant", __doc__)
     parser.add_argument("question", nargs="?", default=DEFAULT_QUESTION)
     options = parser.parse_args(arguments)

@@ -39,7 +39,7 @@ class Library:
         return cls(dict(zip(paths, texts, strict=True)))
 
     def title(self, path: str) -> str:
-        """Returns the document's first heading, else its path."""
+        """Returns the document's first heading, or its path if it has no heading."""
         lines = self.documents[path].splitlines()
         return next((line.lstrip("# ") for line in lines if line.startswith("#")), path)
 

@@ -1,6 +1,6 @@
-"""The assistant as a prompt: its sections, its two tools and its typed answer.
+"""The assistant's prompt: its sections, its two tools and its typed answer.
 
-The tools get the documents as a resource, so the template is one value, built and checked once.
+The tools get the documents as a resource, so the template is a constant, built and checked once.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ __all__ = ["ASSISTANT", "Answer", "assistant"]
 
 @dataclass(frozen=True)
 class Project:
-    """The project of the documents, and a list of them."""
+    """The documented project, and a list of its documents."""
 
     name: str
     catalogue: str
@@ -71,7 +71,7 @@ class Document:
     text: str
 
     def render(self) -> str:
-        """Returns the document as it is written."""
+        """Returns the document's source, below its path."""
         return f"{self.path}\n\n{self.text}"
 
 
@@ -136,6 +136,6 @@ ASSISTANT = PromptTemplate[Answer](
 
 
 def assistant(library: Library) -> Prompt[Answer]:
-    """Returns the assistant over the documents of `library`; questions are messages."""
+    """Returns the assistant for the documents in `library`; questions are sent as messages."""
     catalogue = "\n".join(f"- `{path}`: {library.title(path)}" for path in library.documents)
     return ASSISTANT.bind(Project("weakincentives", catalogue), resources={Library: library})

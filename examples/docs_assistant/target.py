@@ -1,4 +1,4 @@
-"""A target of the `wink` command: `wink check examples.docs_assistant.target:prompt`."""
+"""A target for the `wink` command: `wink check examples.docs_assistant.target:prompt`."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

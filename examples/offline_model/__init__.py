@@ -1,18 +1,18 @@
-"""An offline extractive model behind an OpenAI-compatible server: honestly no LLM.
+"""An offline extractive model behind an OpenAI-compatible server. It is not an LLM.
 
-It scores texts with BM25, calls tools by their schemas and quotes what it read. It knows nothing of
-any particular prompt, tool, repository or question. `extract` returns its next step, a call by
-`next_call` or an answer by `compose`. `start_offline_model` serves `extract` or another policy;
-`follow` makes one of a plan.
+It scores texts with BM25, calls tools by their schemas and quotes the texts that it has read. It
+contains no rule for any particular prompt, tool, repository or question. `extract` returns its next
+step: a call from `next_call` or an answer from `compose`. `start_offline_model` serves `extract` or
+another policy, and `follow` turns a plan into a policy.
 """
 
 from .answering import compose, extract
 from .choosing import next_call
 from .conversation import Call, Conversation, Message, Policy, Result, Tool
+from .formats import MODEL, BadRequest, respond
 from .planning import Plan, follow
 from .reading import embedded_json
 from .server import start_offline_model
-from .wire import MODEL, BadRequest, respond
 
 __all__ = [
     "MODEL",

@@ -1,7 +1,7 @@
 """Composes the answer from the statements that score best. Pure: conversation in, text out.
 
-It invents nothing: it quotes prose from tool results, opened sections and the prompt, and sources
-are the files of the quoted statements. Values of other kinds are made to validate.
+It invents nothing: it quotes prose from tool results, opened sections and the prompt, and names the
+files of these quotations as sources. Other values are chosen so that they validate.
 """
 
 import json
@@ -17,9 +17,9 @@ from .scoring import coverage, rank
 
 NOTHING = "Nothing that I could read answers this."
 MOST_QUOTED = 3
-# Tuned on questions of their own, over documents that are not in this repository.
+# Tuned on a separate set of questions, about documents that are not in this repository.
 _SECTION_WEIGHT, _PROMPT_WEIGHT = 0.6, 0.5
-# parts of the best score that a further statement needs
+# fractions of the best score that a further statement needs
 _SAME_SOURCE, _OTHER_SOURCE, _NO_NEWS = 0.5, 0.85, 0.9
 
 
@@ -29,7 +29,7 @@ def extract(conversation: Conversation) -> Call | str:
 
 
 def compose(conversation: Conversation) -> str:
-    """Returns the final answer: JSON that fits the requested schema, or plain text without one."""
+    """Returns the final answer: JSON that fits the requested schema, or plain text if none is."""
     question = find_question(conversation)
     answer = Quotation(question, best_statements(conversation, question))
     if conversation.answer_schema is None:
@@ -42,9 +42,9 @@ def compose(conversation: Conversation) -> str:
 
 
 def best_statements(conversation: Conversation, question: str) -> list[Statement]:
-    """Returns the few statements that answer best, the best first.
+    """Returns the few statements that answer best, best first.
 
-    Each further one must add something or be nearly as good.
+    Each statement after the first must add something or score nearly as high.
     """
     statements = [
         statement
@@ -74,16 +74,16 @@ def _in_context(statement: Statement) -> str:
 
 
 def _scores(statements: Sequence[Statement], question: str) -> list[float]:
-    """Scores each statement and, with less weight, its section; the prompt counts for half."""
+    """Scores each statement and, with less weight, its section; the prompt weighs half."""
     sections = list(dict.fromkeys(statement.section for statement in statements))
     section_scores = rank(question, [f"{section.title}\n{section.body}" for section in sections])
     by_section = dict(zip(sections, section_scores, strict=True))
     ranks = rank(question, list(map(_in_context, statements)))
     scores: list[float] = []
-    for statement, alone in zip(statements, ranks, strict=True):
-        score = alone + coverage(question, statement.text)
+    for statement, own_score in zip(statements, ranks, strict=True):
+        score = own_score + coverage(question, statement.text)
         score += _SECTION_WEIGHT * by_section[statement.section]
-        scores.append(score * (1.0 if statement.source else _PROMPT_WEIGHT) if alone else 0.0)
+        scores.append(score * (1.0 if statement.source else _PROMPT_WEIGHT) if own_score else 0.0)
     return scores
 
 
@@ -91,7 +91,7 @@ _SOURCES = (NAMING - {"name", "title"}) | {"citation", "origin", "link", "where"
 _OF_SOURCES = re.compile(r"\b(files?|paths?|sources?)\b", re.IGNORECASE)
 _CONFIDENCE = frozenset(["confidence", "score", "probability", "certainty", "relevance"])
 _FIRST_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?\b")
-# Values that validate where no quoted text can.
+# Values that validate where quoted text cannot.
 _FORMATS = {
     "date": "1970-01-01",
     "date-time": "1970-01-01T00:00:00Z",

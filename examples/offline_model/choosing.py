@@ -1,7 +1,8 @@
 """Chooses the next tool call, or none when it is time to answer. Pure: conversation in, call out.
 
-Calls are proposed in a fixed order: open a summarized section, search, read a search's hits. The
-first new one is the next call. Each kind is bounded, so that every conversation ends.
+Calls are proposed in a fixed order: open a summarized section, search, read the search's hits. The
+first call that has not been made yet is chosen. Each kind of call is limited, so that every
+conversation ends.
 """
 
 import json
@@ -25,7 +26,7 @@ from .scoring import coverage, key_terms, rank
 
 MOST_CALLS, MOST_OPENED, MOST_QUERIES, FIRST_READ, MOST_READ = 12, 3, 4, 2, 4
 ENOUGH_SHARED = 0.6  # of the question's telling words, in the documents or, failing that, the hits
-_FIRST_BONUS = 0.5  # for the first hit of a search; half of it for the second, and so on
+_FIRST_BONUS = 0.5  # for the first hit of a search; the second gets half of it, and so on
 
 # A text that shares these words offers to look things up, whatever the question.
 _OFFER = (
@@ -33,7 +34,7 @@ _OFFER = (
 )
 _LISTINGS = "search find lookup look query list grep browse index"
 _LISTING = frozenset(_LISTINGS.split())
-# Verbs of tools that change something: called only when the question has the verb.
+# Verbs of tools that change something: called only if the question contains the verb.
 _CHANGES = (
     "write delete remove create update send post put set edit move rename run execute drop add "
     "insert append cancel book pay buy order submit publish upload call email save clear reset"
@@ -83,7 +84,7 @@ def _about(tool: Tool) -> str:
 def _openings(conversation: Conversation, question: str, *, able: bool) -> Iterator[Call]:
     """Proposes sections whose summaries share words with the question.
 
-    While no tool is `able` to help, it also proposes sections that offer some.
+    Unless a tool is `able` to help, also proposes sections that offer such tools.
     """
     closed = closed_sections(conversation)
     tools = {tool.name: tool for tool in conversation.tools}
@@ -103,7 +104,7 @@ def _openings(conversation: Conversation, question: str, *, able: bool) -> Itera
 
 
 def _by_role(tools: Sequence[Tool], question: str) -> tuple[list[Tool], list[Tool]]:
-    """Returns the tools that search by words and those that read a named thing, the best first."""
+    """Returns the tools that search by words and those that read a named thing, best first."""
     texts = list(map(_about, tools))
     fits, offers = rank(question, texts), rank(_OFFER, texts)
     searchers: list[Tool] = []
@@ -124,9 +125,9 @@ def _by_role(tools: Sequence[Tool], question: str) -> tuple[list[Tool], list[Too
 def _searches(
     conversation: Conversation, question: str, tools: Sequence[Tool], *, again: bool
 ) -> Iterator[Call]:
-    """Proposes the best tool with all key terms.
+    """Proposes a search for all key terms with the best tool.
 
-    If that finds nothing, or to search `again`, it proposes single terms, and then other tools.
+    If that finds nothing, or to search `again`, proposes single terms, and then other tools.
     """
     terms = key_terms(question)
     single = sorted(terms, key=lambda term: ("_" not in term, -len(term)))
@@ -148,7 +149,7 @@ def _readings(
     hits: Sequence[Record],
     most: int,
 ) -> Iterator[Call]:
-    """Proposes to read the hits in turn; without any, the first thing that the question names."""
+    """Proposes reading each hit or, without hits, the first thing that the question names."""
     for tool in tools:
         if len(conversation.results_of(tool)) >= most:
             return
@@ -162,7 +163,7 @@ def _readings(
 
 
 def _shared_with_documents(conversation: Conversation, question: str) -> float:
-    """The largest part of the question's telling words that one statement of a document has."""
+    """Returns the largest share of the question's telling words found in one document statement."""
     documents = {result.source for result in conversation.results}
     shares = [
         coverage(question, f"{statement.section.title} {statement.text}")
@@ -173,7 +174,7 @@ def _shared_with_documents(conversation: Conversation, question: str) -> float:
 
 
 def _hits(conversation: Conversation, question: str) -> list[Record]:
-    """Returns the things that earlier results list, the best first; a search's order counts too."""
+    """Returns the things that earlier results list, best first; a search's order matters too."""
     openers = {section.tool for section in closed_sections(conversation)}
     hits: dict[str, tuple[Record, float]] = {}
     for result in conversation.results:

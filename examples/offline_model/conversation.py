@@ -1,6 +1,6 @@
 """A conversation as a neutral value: its question, its closed sections and its evidence.
 
-`wire` makes these values from requests. Nothing here scores or decides.
+`formats` creates these values from requests. This module neither scores nor decides.
 """
 
 import re
@@ -60,7 +60,7 @@ class Result:
 
     @property
     def useful(self) -> bool:
-        """Whether the output is more than an echo of the call or a failure."""
+        """Whether the output is neither a failure nor an echo of the call."""
         before, value = embedded_json(self.text)
         if isinstance(value, Mapping) and (value.get("error") or value.get("success") is False):
             return False
@@ -81,7 +81,7 @@ _LONGEST_FAILURE = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """The content of one request. `tool_choice`: auto, none, required, or a tool's name."""
+    """The content of one request. `tool_choice` is auto, none, required or a tool's name."""
 
     turns: tuple[Message | Result, ...]
     tools: tuple[Tool, ...] = ()
@@ -116,7 +116,7 @@ _LONG = 300
 
 
 def find_question(conversation: Conversation) -> str:
-    """Returns the newest question: the titled section, or sentences with `?`, or orders."""
+    """Returns the newest question: a section with such a title, sentences with `?`, or orders."""
     texts = [message.text for message in reversed(conversation.messages)]
     return next(filter(None, map(_question_in, texts)), next(iter(texts), ""))
 
@@ -160,7 +160,7 @@ _LISTED = re.compile(r"subsections:\s*(.*)", re.IGNORECASE | re.DOTALL)
 
 
 def closed_sections(conversation: Conversation) -> list[ClosedSection]:
-    """Returns the summarized sections of messages and of opened sections, each key once."""
+    """Returns the summarized sections in messages and in opened sections, each key once."""
     closed: dict[str, ClosedSection] = {}
     texts = [message.text for message in conversation.messages]
     while texts:
@@ -191,7 +191,7 @@ def result_texts(result: Result) -> list[str]:
 
 
 def evidence(conversation: Conversation) -> list[Statement]:
-    """Returns every quotable statement once: of tool results, then of the prompt itself."""
+    """Returns each quotable statement once: from tool results, then from the prompt itself."""
     openers = {section.tool for section in closed_sections(conversation)}
     results = [result for result in conversation.results if result.useful]
     sources = {result.source for result in results}
@@ -201,7 +201,7 @@ def evidence(conversation: Conversation) -> list[Statement]:
             for text in result_texts(result):
                 quotable += statements(text, None)
         else:
-            # a snippet adds nothing to the whole text
+            # a snippet adds nothing if the complete text was read
             quotable += [
                 statement
                 for statement in result_statements(result.text, result.source)

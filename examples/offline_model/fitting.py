@@ -1,7 +1,7 @@
 """Builds a value that fits a JSON schema.
 
 `choosing` fills tool arguments with it and `answering` composes the typed answer; each supplies
-texts, numbers and choices through `Supply`. This module knows shapes, never the question.
+texts, numbers and choices through `Supply`. This module knows only shapes, not the question.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A property by its name and its schema, which has no references."""
+    """A property's name and its schema, in which references are resolved."""
 
     name: str
     schema: Schema
@@ -40,7 +40,7 @@ class Supply(Protocol):
     def flag(self, field: Field, /) -> bool: ...
     def choose(self, field: Field, options: Sequence[str], /) -> int: ...
     def parts(self, field: Field, /) -> Sequence["Supply"]:
-        """Returns a supply for each item of a list that is not of plain strings."""
+        """Returns a supply for each item of a list whose items are not plain strings."""
         ...
 
 
@@ -50,7 +50,7 @@ def fit(schema: Schema, supply: Supply) -> object:
 
 
 def fields(schema: Schema, root: Schema | None = None) -> list[tuple[Field, bool]]:
-    """Returns an object's properties, each with whether it needs a value that is not null."""
+    """Returns an object's properties, and for each whether it requires a non-null value."""
     required = _list(schema.get("required"))
     properties: list[tuple[Field, bool]] = []
     for name, subschema in _mapping(schema.get("properties")).items():
@@ -68,12 +68,12 @@ def _list(value: object) -> list[object]:
 
 
 _UNIONS = ("anyOf", "oneOf", "allOf")
-_MOST_STEPS = 20  # references may go round in a circle
-_DEEPEST = 3  # and a type may hold itself: below this depth, only required values are filled
+_MOST_STEPS = 20  # references may be circular
+_DEEPEST = 3  # a type may contain itself: below this depth, only required values are filled
 
 
 def _resolve(schema: Schema, root: Schema) -> tuple[Schema, bool]:
-    """Resolves references and alternatives, and says whether the schema allows null."""
+    """Resolves references and alternatives; also returns whether the schema allows null."""
     nullable = False
     for _ in range(_MOST_STEPS):
         if isinstance(ref := schema.get("$ref"), str):
@@ -162,7 +162,7 @@ def _number(schema: Schema, name: str) -> float | None:
 
 
 def _fit_number(value: float | None, schema: Schema, *, step: float) -> float:
-    """Returns the value, or the default, or the minimum or 0, clamped to the limits."""
+    """Returns the value, or if missing the default, the minimum or 0, clamped to the limits."""
     low, high = _number(schema, "minimum"), _number(schema, "maximum")
     if (above := _number(schema, "exclusiveMinimum")) is not None:
         low = above + step

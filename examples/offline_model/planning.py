@@ -1,7 +1,7 @@
-"""Policies as plans: a generator yields calls and answers, and receives what comes back.
+"""Policies as plans: a generator yields calls and answers, and receives the replies.
 
-Every request carries the whole conversation, so `follow` keeps no state: it reruns the plan from
-its beginning.
+Every request contains the whole conversation, so `follow` keeps no state: it reruns the plan from
+the beginning.
 """
 
 from collections.abc import Callable, Generator
@@ -14,9 +14,9 @@ returns the last answer."""
 
 
 def follow(plan: Callable[[], Plan]) -> Policy:
-    """Returns the policy that takes the steps of `plan` in turn.
+    """Returns a policy that follows the steps of `plan`.
 
-    The plan must take equal steps for equal results and messages.
+    The plan must be deterministic: the same results and messages must lead to the same steps.
     """
 
     def decide(conversation: Conversation) -> Call | str:
@@ -33,7 +33,7 @@ def follow(plan: Callable[[], Plan]) -> Policy:
 
 
 def _received(conversation: Conversation) -> list[str]:
-    """Returns what has come back so far: results, and messages after the user's first one."""
+    """Returns the replies so far: results, and the user's messages after the first one."""
     inputs = [
         turn for turn in conversation.turns if not isinstance(turn, Message) or turn.role == "user"
     ]

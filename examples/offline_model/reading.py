@@ -1,6 +1,7 @@
-"""Reads texts: sections and sentences of Markdown, records of tool results, names of things.
+"""Parses texts: sections and sentences of Markdown, records in tool results, names of things.
 
-Text in, plain values out. `conversation` reads conversations; nothing here scores or decides.
+Text in, plain values out. `conversation` reads conversations; this module neither scores nor
+decides.
 """
 
 import json
@@ -21,7 +22,7 @@ class Section:
     """A Markdown heading without its number, all text below it, and that text's quotable units.
 
     A unit is a sentence, a list item, a table row, a lead-in with its short list, or a question
-    with what follows it. Only `body` contains code.
+    with the unit that follows it. Only `body` contains code.
     """
 
     title: str
@@ -29,7 +30,7 @@ class Section:
     units: tuple[str, ...]
 
 
-# Without underlined headings (a summary may appear right above `---`) and code by indentation.
+# Without underlined headings (a summary may appear right above `---`) and indented code.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable(["lheading", "code", "html_block"])
 _NUMBER = re.compile(r"\d+(?:\.\d+)*\.?\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\"'(\[])")
@@ -79,7 +80,7 @@ def _units(node: SyntaxTreeNode) -> Iterator[str]:
 
 
 def embedded_json(text: str) -> tuple[str, object]:
-    """Returns the text before a JSON object or array at the end, and its value, else `None`."""
+    """Returns the text before a trailing JSON object or array, and its value or `None`."""
     for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
         try:
             return text[: start.start()], json.loads(text[start.end() :])
@@ -98,13 +99,13 @@ _PATH = re.compile(
 
 
 def name_words(name: str) -> set[str]:
-    """Returns the words of a name: doc, paths and path of `docPaths`, `doc_paths`, `doc-paths`."""
+    """Returns a name's words, such as doc, paths and path for `docPaths` and for `doc_paths`."""
     words = re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
     return {form for word in words for form in (word, word.removesuffix("s"))}
 
 
 def is_path(text: str) -> bool:
-    """Whether the text as a whole looks like a file's path or an address."""
+    """Whether the whole text looks like a file path or a URL."""
     return bool(_PATH.fullmatch(text)) or ("://" in text and " " not in text)
 
 
@@ -114,7 +115,7 @@ def _is_label(key: str, text: str, names: AbstractSet[str]) -> bool:
 
 
 def identifier(fields: Fields) -> str | None:
-    """Returns the name among a thing's fields: a path before an id before a title."""
+    """Returns the name among a thing's fields: preferably a path, then an id, then a title."""
     texts = {key: value for key, value in fields.items() if isinstance(value, str) and value}
     names = [
         (not is_path(text), "title" in key, text)
@@ -137,7 +138,7 @@ class Leaf:
 def leaves(
     value: object, key: str = "", fields: Fields | None = None, source: str | None = None
 ) -> Iterator[Leaf]:
-    """Yields every string inside a JSON value; strings, records and statements come from here."""
+    """Yields every string inside a JSON value, for strings, records and statements."""
     match value:
         case str():
             yield Leaf(key, value, {key: value} if fields is None else fields, source)
@@ -168,7 +169,7 @@ class Record:
 
 
 def records(text: str) -> list[Record]:
-    """Returns the things of a result: JSON objects, strings of a list, or lines with paths."""
+    """Returns the things in a result: JSON objects, strings of a list, or lines with paths."""
     before, value = embedded_json(text)
     things: list[tuple[Fields, list[str]]] = []
     for leaf in leaves(value):

@@ -1,6 +1,6 @@
-"""Scores texts against a query: BM25 of `bm25s` over lightly stemmed words.
+"""Scores texts against a query, with BM25 from `bm25s` over lightly stemmed words.
 
-Nothing here knows what a text is (a summary, a tool, a sentence) or what follows from its score.
+This module does not know what a text is (a summary, a tool, a sentence) or how its score is used.
 """
 
 import logging
@@ -36,7 +36,7 @@ def stem(word: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Returns stems of the telling words; `read_section` yields its parts and itself."""
+    """Returns the stems of the telling words; `read_section` gives its parts and itself."""
     stems: list[str] = []
     for run in _RUN.findall(text):
         parts = [part.lower() for part in _PART.findall(run)]
@@ -53,7 +53,7 @@ def key_terms(text: str) -> list[str]:
 
 
 def coverage(query: str, text: str) -> float:
-    """Returns the part of the query's telling words that the text has."""
+    """Returns the fraction of the query's telling words that the text contains."""
     wanted = set(words(query))
     return len(wanted & set(words(text))) / max(len(wanted), 1)
 
@@ -65,7 +65,7 @@ def _terms(text: str) -> list[str]:
 
 
 def rank(query: str, texts: Sequence[str]) -> list[float]:
-    """Returns a score for each text, the best 1; 0 for a text that shares no telling word."""
+    """Returns a score for each text: 1 for the best, 0 if it shares no telling word."""
     terms, corpus = list(dict.fromkeys(_terms(query))), [_terms(text) for text in texts]
     if not terms or not any(corpus):
         return [0.0] * len(texts)

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible HTTP server on 127.0.0.1; `wire` has the formats."""
+"""An OpenAI-compatible HTTP server on 127.0.0.1; `formats` reads and writes its bodies."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from typing import Any
 
 from .answering import extract
 from .conversation import Policy
-from .wire import MODEL, BadRequest, Body, events, respond
+from .formats import MODEL, BadRequest, Body, events, respond
 
 _LARGEST = 32 * 1024 * 1024
 _MODELS = {
@@ -41,7 +41,7 @@ def start_offline_model(decide: Policy = extract, pace: float = 0) -> Generator[
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body are two writes; together they would wait 40 ms
+    disable_nagle_algorithm = True  # otherwise the body, a second write, would wait 40 ms
 
     # Any as in typeshed: the three arguments are socketserver's, passed on untouched.
     def __init__(self, decide: Policy, pace: float, *args: Any) -> None:
@@ -65,14 +65,14 @@ class _Handler(BaseHTTPRequestHandler):
         except BadRequest as error:
             self._refuse(error)
         except ConnectionError:
-            self.close_connection = True  # the client reads no further
-        except Exception as error:  # the client needs an answer after our own failures too
+            self.close_connection = True  # the client has disconnected
+        except Exception as error:  # the client needs an answer even if we fail
             self._refuse(BadRequest(f"The offline model failed: {error!r}.", status=500))
 
     def _body(self) -> object:
         length = self.headers.get("content-length", "")
         if not length.isdigit() or int(length) > _LARGEST:
-            self.close_connection = True  # the body could be read as the next request
+            self.close_connection = True  # the body could be taken for the next request
             raise BadRequest(f"content-length must be a number up to {_LARGEST}, not {length!r}.")
         try:
             return json.loads(self.rfile.read(int(length)))

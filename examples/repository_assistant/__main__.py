@@ -16,7 +16,7 @@ from .sample import make_sample
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Works on one repository; returns 1 when the provider fails, else 0."""
+    """Updates one repository; returns 1 if the provider fails, otherwise 0."""
     parser = command_line("repository_assistant", __doc__)
     parser.add_argument(
         "path", nargs="?", type=Path, help="a Git repository; by default a new sample"
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     with TemporaryDirectory() as place:
         repository = (options.path or make_sample(Path(place, "sample"))).resolve()
         if not (repository / ".git").is_dir():
-            parser.error(f"{str(repository)!r} is no Git repository")
+            parser.error(f"{str(repository)!r} is not a Git repository")
         console, session = Console(quiet=options.json, highlight=False), Session()
         Watch(console, state=lambda: _files(repository)).attach(session.bus)
         release = run(
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _files(repository: Path) -> str:
-    """Returns the content of all files, those of Git included."""
+    """Returns the content of all files, including Git's own."""
     paths = sorted(path for path in repository.rglob("*") if path.is_file())
     return "\n".join(f"{path}: {path.read_bytes()!r}" for path in paths)
 

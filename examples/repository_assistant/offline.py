@@ -1,4 +1,4 @@
-"""Replaces the model by a fixed plan of calls that reads the tools' answers. It is no LLM."""
+"""Replaces the model with a fixed plan of calls that reads the tools' results. It is not an LLM."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def _plan(path: str) -> Plan:
     yield _call("git_add", repo_path=path, files=["CHANGELOG.md"])
     message = "Changelog brought up to date"
     answer = yield _call("git_commit", repo_path=path, message=message)
-    if "docs:" in answer:  # the repository's hook says what it wants
+    if "docs:" in answer:  # the repository's hook asked for this prefix
         answer = yield _call("git_commit", repo_path=path, message=f"docs: {message}")
     return json.dumps({"entries": entries, "commit": answer})
 

@@ -1,4 +1,4 @@
-"""The assistant as a prompt: the repository's files, and the tools of Git's MCP server."""
+"""The assistant's prompt: the repository's files, and the tools of Git's MCP server."""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What the assistant has added to the changelog."""
+    """The lines added to the changelog, and their commit."""
 
     entries: list[str] = field(metadata={"description": "The lines that are new."})
     commit: str = field(metadata={"description": "Git's answer to the commit."})
@@ -43,7 +43,7 @@ def assistant(repository: Path) -> PromptTemplate[Release]:
     git = MCPSection(
         "git",
         title="Git",
-        lock=replace(lock, command=command),  # as it is installed next to this program
+        lock=replace(lock, command=command),  # the server in this program's environment
         groups={
             "History": ["git_log", "git_show", "git_status"],
             "Commits": ["git_add", "git_commit"],

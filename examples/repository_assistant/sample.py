@@ -1,4 +1,4 @@
-"""A small repository with a changelog that is out of date, and a hook with an opinion."""
+"""A small repository with an outdated changelog, and a hook that checks commit messages."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _COMMITS = {
 
 
 def make_sample(folder: Path) -> Path:
-    """Makes a Git repository in `folder`, which must not exist, and returns its path."""
+    """Creates a Git repository in `folder`, which must not exist yet, and returns its path."""
     with Repo.init(folder, initial_branch="main") as repository:
         with repository.config_writer() as config:
             config.set_value("user", "name", "Example")

@@ -1,1 +1,1 @@
-"""An assistant over a folder of Agent Skills, which opens only the headings that it needs."""
+"""An assistant for a folder of Agent Skills that opens only the headings it needs."""

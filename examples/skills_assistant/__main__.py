@@ -18,13 +18,13 @@ DEFAULT_QUESTION = "Rows were deleted by mistake. How do I restore them?"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Asks one question; returns 0 with an answer, 1 when the provider fails."""
+    """Asks one question; returns 0 if it is answered, and 1 if the provider fails."""
     parser = command_line("skills_assistant", __doc__)
     parser.add_argument("question", nargs="?", default=DEFAULT_QUESTION)
     parser.add_argument("--skills", type=Path, default=FOLDER, help="a folder of skills")
     options = parser.parse_args(arguments)
     if not options.skills.is_dir():
-        parser.error(f"{str(options.skills)!r} is no folder")
+        parser.error(f"{str(options.skills)!r} is not a folder")
     console, session = Console(quiet=options.json, highlight=False), Session()
     Watch(console).attach(session.bus)
     answer = run(

@@ -1,4 +1,4 @@
-"""Replaces the model by a rule that goes by shared words. It is no LLM."""
+"""Replaces the model with a rule that compares words. It is not an LLM."""
 
 import json
 
@@ -15,7 +15,7 @@ _QUOTES = 2
 
 
 def open_and_quote(conversation: Conversation) -> Call | str:
-    """Opens the best skill and its best heading, closes the skill again, and quotes."""
+    """Opens the best skill and its best heading, closes the skill again, and quotes from both."""
     question = find_question(conversation)
     results = conversation.results
     opened = [

@@ -1,4 +1,4 @@
-"""The assistant as a prompt: its task, and a section for each skill of a folder."""
+"""The assistant's prompt: its task, and a section for each skill in a folder."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +24,9 @@ class Answer:
 
 
 def assistant(folder: Path = FOLDER) -> PromptTemplate[Answer]:
-    """Returns the assistant over the skills below `folder`.
+    """Returns the assistant for the skills in `folder`.
 
-    Each skill is summarized by its description; its headings open one by one.
+    Each skill's summary is its description; its headings open one by one.
     """
     return PromptTemplate[Answer](
         ns="examples/skills",

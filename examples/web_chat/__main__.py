@@ -19,12 +19,12 @@ from .store import ChatStore
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves until it is stopped."""
+    """Serves the chat until the process is stopped."""
     parser = argparse.ArgumentParser(prog="web_chat", description=__doc__)
     add = parser.add_argument
     add("--port", type=int, default=8000)
-    add("--database", type=Path, default=Path("web_chat.db"), help="the SQLite file of all chats")
-    add("--model", help="a model of OpenAI's; by default an offline rule answers (no LLM)")
+    add("--database", type=Path, default=Path("web_chat.db"), help="the SQLite file for all chats")
+    add("--model", help="an OpenAI model; by default an offline rule answers (no LLM)")
     add("--pace", type=float, default=0.03, help="seconds between two words of the offline rule")
     options = parser.parse_args(arguments)
     with _model(options.model, options.pace) as adapter:
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             host="127.0.0.1",
             port=options.port,
             log_level="warning",
-            timeout_graceful_shutdown=1,  # open pages follow their chats for ever
+            timeout_graceful_shutdown=1,  # open pages follow their chats forever
         )
         store.close()
     return 0

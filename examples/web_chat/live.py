@@ -1,4 +1,4 @@
-"""Chats that run in this process: one run at a time each, watched by any number of tabs."""
+"""Chats that run in this process: each has one run at a time and any number of tabs."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ _ENCODER = EventEncoder()
 _COMMENT = ": \n\n"
 _HEARTBEAT = 15  # seconds; a proxy may close a silent connection
 _LONGEST_QUEUE = 10_000  # events; a tab that reads slower must connect again
-_THREAD = "chat"  # the browser's cookie says which one
+_THREAD = "chat"  # the browser's cookie identifies the chat
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class LiveChat:
         self._task: asyncio.Task[None] | None = None
         self._frames: list[str] = []  # of the current run
         self._tabs: set[asyncio.Queue[str]] = set()
-        self._suspension = ""  # of the last run, if it waits for the user
+        self._suspension = ""  # of the last run, if it is suspended
         self._load()
 
     def _load(self) -> None:
@@ -57,11 +57,11 @@ class LiveChat:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody watches and nothing runs."""
+        """Whether no tab follows the chat and no run is active."""
         return not self._tabs and self._task is None
 
     def send(self, message: ag_ui.UserMessage, text: str) -> None:
-        """Starts to answer the user's message. Raises `BusyError` and `StaleChatError`."""
+        """Starts a run that answers the user's message. Raises `BusyError` and `StaleChatError`."""
         known = {earlier.id for earlier in self._messages()}
         if message.id in known:  # sent again after a failure of the network
             message = message.model_copy(update={"id": uuid4().hex})
@@ -69,19 +69,19 @@ class LiveChat:
         self._start([*self._messages(), message], pending)
 
     def go_on(self) -> None:
-        """Goes on with a turn that was stopped. Raises `BusyError` and `StaleChatError`."""
+        """Continues a stopped turn. Raises `BusyError` and `StaleChatError`."""
         if self._stored.status in ("stopped", "failed"):
             self._start(self._messages(), self._stored.pending)
 
     def decide(self, call_id: str, digest: str, decision: Decision) -> None:
-        """Goes on with a turn that waits for the user, who has seen the preview of this digest.
+        """Resumes a suspended turn with the user's decision on the preview with this digest.
 
         Raises `BusyError` and `StaleChatError`.
         """
         stored = self._stored.suspension
         suspension = Suspension.from_json(stored) if stored else None
         pending = suspension.pending if suspension else ()
-        # a second click may come when the call waits again, with other effects
+        # a second click may arrive when the call is pending again, with different effects
         if suspension is None or (call_id, digest) not in [
             (preview.call_id, preview.digest) for preview in pending
         ]:
@@ -91,18 +91,18 @@ class LiveChat:
         )
 
     async def stop(self) -> None:
-        """Stops the run; what it has done stays."""
+        """Stops the run. The chat keeps everything up to that point."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     async def follow(self, *, replay: bool = True) -> AsyncGenerator[str]:
-        """Yields the chat as server-sent events: what was, then what happens.
+        """Yields the chat as server-sent events: the chat so far, then each event as it happens.
 
-        Without `replay` yields only the events of the current run, to its end.
+        Without `replay`, yields only the current run's events, until the run ends.
         """
         queue: asyncio.Queue[str] = asyncio.Queue(_LONGEST_QUEUE)
-        # Nothing awaits from here to `add`: the tab misses no event and gets none twice.
+        # Nothing is awaited from here to `add`, so the tab gets each event exactly once.
         frames = [*(self._replay() if replay else ()), *self._frames]
         self._tabs.add(queue)
         try:
@@ -161,7 +161,7 @@ class LiveChat:
     async def _run(self, run: AgUiRun, pending: str, options: TurnOptions) -> None:
         before = self._chat.conversation
         async for event in run.stream_async(self._turn(pending or None, options)):
-            if run.ended:  # stored before a tab knows
+            if run.ended:  # stored before any tab is told
                 said = self._chat.conversation is not before
                 self._save(_status(event), run.messages, "" if said else pending)
             self._publish(_ENCODER.encode(event))
@@ -201,7 +201,7 @@ class LiveChat:
 
 
 def _status(event: ag_ui.Event) -> Status:
-    """Returns how a run ended, by its last event."""
+    """Returns how a run ended, judging by its last event."""
     match event:
         case ag_ui.RunFinishedEvent(outcome=ag_ui.RunFinishedSuccessOutcome()):
             return "ready"

@@ -1,4 +1,4 @@
-"""Replaces the model by a rule that goes by the customer's words. It is no LLM."""
+"""Replaces the model with a rule that looks at the customer's words. It is not an LLM."""
 
 import re
 
@@ -13,7 +13,7 @@ _GRAMS = re.compile(r"(\d+) ?g")
 
 
 def answer_customer(conversation: Conversation) -> Call | str:
-    """Opens the section that the customer's words need, calls its tool, and quotes the answer."""
+    """Opens the section that fits the customer's words, calls its tool, and quotes the result."""
     turns = list(conversation.turns)
     start = max(
         i for i, turn in enumerate(turns) if isinstance(turn, Message) and turn.role == "user"

@@ -1,4 +1,4 @@
-"""The agent: the clerk of a tea shop, with a closed catalogue and orders as state."""
+"""The agent: a tea shop's clerk, with a summarized catalogue, and with orders as state."""
 
 from dataclasses import dataclass, field
 

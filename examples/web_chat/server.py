@@ -1,4 +1,4 @@
-"""The routes: a page, the events of its chat, and what the user does."""
+"""The routes: a page, the events of its chat, and the user's actions."""
 
 import json
 import secrets
@@ -45,7 +45,7 @@ type _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _Refusal(Exception):
-    """A request that is answered with a status and a sentence for the user."""
+    """A rejected request, with its status and a message for the user."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class _Refusal(Exception):
 
 
 def make_app(store: ChatStore, loop: MainLoop) -> Starlette:
-    """Returns the application; it accepts only this machine's own host names."""
+    """Returns the application, which accepts requests only for this machine's own host names."""
     chats = _Chats(store, loop)
     routes = [Route(path, _guarded(_page)) for path in _FILES]
     routes.append(Route("/events", _guarded(chats.events)))
@@ -75,7 +75,7 @@ async def _page(request: Request) -> Response:
 
 
 class _Chats:
-    """What a browser does with its chat."""
+    """The endpoints of a browser's chat."""
 
     def __init__(self, store: ChatStore, loop: MainLoop) -> None:
         self._store, self._loop = store, loop
@@ -85,7 +85,7 @@ class _Chats:
         return _stream(self._chat(request).follow())
 
     async def agent(self, request: Request) -> Response:
-        """Starts a run as AG-UI wants it; only the last message counts, the server has the rest."""
+        """Starts a run from an AG-UI request, whose last message is the only one that is read."""
         chat = self._chat(request)
         try:
             asked = RunAgentInput.model_validate(await _body(request))
@@ -132,7 +132,7 @@ class _Chats:
 
 
 def _guarded(endpoint: _Endpoint) -> _Endpoint:
-    """Returns the endpoint with our headers, which refuses what another site's page sends."""
+    """Returns the endpoint with our headers; it also rejects requests from other sites' pages."""
 
     async def respond(request: Request) -> Response:
         try:
@@ -143,7 +143,7 @@ def _guarded(endpoint: _Endpoint) -> _Endpoint:
             response = JSONResponse({"error": str(refusal)}, refusal.status)
         except (BusyError, StaleChatError) as error:
             response = JSONResponse({"error": str(error)}, 409)
-        except ClientDisconnect:  # in the middle of its body: nobody reads this
+        except ClientDisconnect:  # in the middle of the body: nobody reads this
             response = Response(status_code=400)
         response.headers.update(_HEADERS)
         return response
@@ -155,7 +155,7 @@ def _check_origin(request: Request) -> None:
     own = f"{request.url.scheme}://{request.headers.get('host')}"
     if request.headers.get("origin", own) != own:
         raise _Refusal(403, "Only the page of this server may do that.")
-    # no page sends this type to another site without asking that site first
+    # a page cannot send this type to another site without a preflight request
     if request.headers.get("content-type") != "application/json":
         raise _Refusal(415, "Send JSON.")
 
@@ -168,7 +168,7 @@ async def _body(request: Request) -> object:
             raise _Refusal(413, "The message is too long.")
     try:
         content = json.loads(body)
-        json.dumps(content, ensure_ascii=False).encode()  # half a character cannot be stored
+        json.dumps(content, ensure_ascii=False).encode()  # a lone surrogate cannot be stored
         return content
     except (ValueError, RecursionError) as error:
         raise _Refusal(422, "Send JSON.") from error

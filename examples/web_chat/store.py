@@ -1,4 +1,4 @@
-"""Chats in SQLite: one row each, written only over the version that was read."""
+"""Chats in SQLite, one row each; a write replaces only the version that was read."""
 
 import sqlite3
 from dataclasses import dataclass, replace
@@ -36,8 +36,8 @@ class StaleChatError(Exception):
 class StoredChat:
     """A chat: the session's `snapshot`, and its AG-UI `messages` as JSON.
 
-    `pending` is a message of the user that is not in the snapshot yet, `suspension` the JSON of a
-    turn that waits for the user's decisions.
+    `pending` is a user message that is not in the snapshot yet. `suspension` is the JSON of a turn
+    that is suspended until the user decides.
     """
 
     version: int = 0
@@ -49,9 +49,10 @@ class StoredChat:
 
 
 class ChatStore:
-    """The chats of one database file, by the secrets of their browsers.
+    """The chats in one database file, keyed by their browsers' secrets.
 
-    The file has a digest of each secret: anyone who reads it can read chats but not continue them.
+    The file contains only digests of the secrets, so anyone who can read it can read the chats but
+    not continue them.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -67,9 +68,9 @@ class ChatStore:
         return StoredChat() if row is None else StoredChat(**dict(zip(_COLUMNS, row, strict=True)))
 
     def save(self, secret: str, chat: StoredChat) -> StoredChat:
-        """Writes the chat over the version that it was made from; returns it as it is stored.
+        """Replaces the version that the chat was read from; returns the chat as stored.
 
-        Raises `StaleChatError` if another process has written meanwhile.
+        Raises `StaleChatError` if that version has been replaced in the meantime.
         """
         new = replace(chat, version=chat.version + 1)
         values = *(getattr(new, column) for column in _COLUMNS), _digest(secret)
@@ -78,7 +79,7 @@ class ChatStore:
         else:
             written = self._database.execute(_UPDATE, (*values, chat.version))
         if written.rowcount != 1:
-            raise StaleChatError("The chat went on in another window; reload the page.")
+            raise StaleChatError("The chat was continued in another window; reload the page.")
         return new
 
     def close(self) -> None:

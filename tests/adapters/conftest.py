@@ -1,10 +1,10 @@
-"""Tests of an adapter whose SDK is not installed here are left out, and one line says so."""
+"""Tests of an adapter whose SDK is not installed are omitted, and one line says so."""
 
 from importlib.util import find_spec
 
 import pytest
 
-# A folder each, named after the SDK that its tests need.
+# Each folder has the name of the SDK that its tests need.
 collect_ignore = [
     name for name in ("anthropic", "claude_agent_sdk", "litellm") if find_spec(name) is None
 ]

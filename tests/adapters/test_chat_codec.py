@@ -1,4 +1,4 @@
-"""Chat Completions: neutral values to JSON and back, without a server."""
+"""Chat Completions: converts neutral values to JSON and back, without a server."""
 
 import json
 from datetime import UTC, datetime
@@ -196,7 +196,7 @@ def test_missing_or_invalid_usage_is_zero(usage: object) -> None:
         ("stop", "stop"),
         ("length", "length"),
         ("content_filter", "content_filter"),
-        ("tool_calls", "tool_calls"),  # and none are there
+        ("tool_calls", "tool_calls"),  # but there are none
         (None, "stop"),
         ("END_TURN", "stop"),
         ("model_length", "length"),
@@ -474,7 +474,7 @@ def test_streamed_lists_without_indices_are_concatenated(items: list[Any]) -> No
 
 
 def two_choices(*indexes: int | None, first: str = "Mine.") -> list[Any]:
-    """A stream whose choice of index 0 says `first`, mixed with the pieces of others."""
+    """A stream whose choice with index 0 says `first`, mixed with chunks of other choices."""
     texts = iter(first)
     events: list[Any] = []
     for index in indexes:
@@ -530,7 +530,7 @@ def seconds_to_join(pieces: int, text: str) -> float:
 
 
 def test_joining_stream_chunks_takes_linear_time() -> None:
-    """24 times as many pieces. Copying the text so far at each of them took 350 times as long."""
+    """Joins 24 times as many chunks. Copying the text so far at each took 350 times as long."""
     few = min(seconds_to_join(2_500, "x" * 100) for _ in range(3))
     many = min(seconds_to_join(60_000, "x" * 100) for _ in range(2))
     assert many < 4 * 24 * few

@@ -1,4 +1,4 @@
-"""What every adapter that uses the inner loop does around it: events, limits, progress, buses."""
+"""The work of every adapter around the inner loop: events, limits, progress, buses."""
 
 import asyncio
 import copy
@@ -391,7 +391,7 @@ def test_error_survives_pickling_and_copying_with_all_fields(
 
 
 class Broken(LoopAdapter, Connection):
-    """A provider that fails in a way that its adapter did not foresee."""
+    """A provider that fails in a way that its adapter does not expect."""
 
     name = "broken"
 
@@ -446,7 +446,7 @@ def test_response_repr_omits_the_transcript() -> None:
 
 
 class Held(LoopAdapter):
-    """Opens lines that count how often they are closed."""
+    """Opens connections that count how often they are closed."""
 
     def __init__(self, *replies: AssistantMessage | Exception, **options: Any) -> None:
         super().__init__(**options)
@@ -459,7 +459,7 @@ class Held(LoopAdapter):
 
 
 class HeldLine(Connection):
-    """Knows one tool of the provider's own."""
+    """Supports one of the provider's own tools."""
 
     def __init__(self, replies: tuple[AssistantMessage | Exception, ...]) -> None:
         self.replies = iter(replies)

@@ -1,5 +1,5 @@
-"""A deadline is a promise, in each of the four ways to evaluate and whatever the server does
-meanwhile.
+"""A deadline is kept in each of the four ways to evaluate, whatever the server does in the
+meantime.
 """
 
 import gc
@@ -30,7 +30,7 @@ from weakincentives.limits import Deadline
 from weakincentives.runtime.session import Session
 
 NO_BOUND = 10**12
-"""A flood may bring the usual bound of a reply before the deadline."""
+"""A flood could reach the usual reply limit before the deadline."""
 
 apis = pytest.mark.parametrize("api", APIS)
 
@@ -48,7 +48,7 @@ def at_once(
     adapter: Any,  # Any: as above
     seconds: float,
 ) -> list[tuple[str, int]]:
-    """Codes and turns of evaluations that must end by a deadline."""
+    """Returns the codes and turns of evaluations that must end at a deadline."""
 
     def evaluate_by(entry_point: EntryPoint) -> tuple[str, int]:
         with pytest.raises(DeadlineExceededError) as caught:
@@ -108,7 +108,7 @@ def given() -> Iterator[list[Any]]:
 
 @pytest.fixture(params=["own client", "ready client"])
 def connect(request: pytest.FixtureRequest, given: list[Any]) -> Callable[..., AnyAdapter]:
-    """Makes adapters with the client that they make for themselves, or with a ready one."""
+    """Creates adapters with their own client, or with a given one."""
 
     def make(server: HostileServer | ScriptedServer, api: Any = "responses") -> AnyAdapter:
         if request.param == "own client":
@@ -227,12 +227,12 @@ def test_keyboard_interrupt_does_not_wait_for_the_server(
 
         def interrupt() -> None:
             assert server.asked(1)
-            while not ended.is_set():  # Python misses one that comes just before it waits
+            while not ended.is_set():  # Python misses a signal just before it waits
                 pthread_kill(threading.main_thread().ident or 0, SIGINT)
                 ended.wait(5)
 
         interrupting = threading.Thread(target=interrupt)
-        # a process that runs in the background may ignore it
+        # a background process may ignore it
         before = signal(SIGINT, default_int_handler)
         try:
             interrupting.start()

@@ -1,6 +1,4 @@
-"""Disclosure as it goes over the wire: what the next request holds when the model opens and closes
-sections.
-"""
+"""Disclosure over OpenAI's SDK: the next request after the model opens or closes a section."""
 
 import asyncio
 import os
@@ -31,7 +29,7 @@ FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
 class Static(OpenAIAdapter):
-    """As `OpenAIAdapter`, for a provider that takes no further tools once a conversation runs."""
+    """An `OpenAIAdapter` for a provider that accepts no new tools during a conversation."""
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -46,7 +44,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-# Any: options of every kind.
+# Any: options of all types.
 def connect(
     server: ScriptedServer, kind: type[OpenAIAdapter] = OpenAIAdapter, **options: Any
 ) -> OpenAIAdapter:
@@ -61,8 +59,8 @@ def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
 
 
 def manual(*, disclosure: Disclosure = Disclosure.READ, closable: bool = False) -> Prompt[Any]:
-    """A shown section, a summarized one with two tools, one in a child, and a summarized one
-    without.
+    """A full section, a summarized one with two tools, one of them in a child, and a summarized one
+    without tools.
     """
 
     def summarized(
@@ -105,7 +103,7 @@ def opening(key: str) -> Call:
 
 
 def history(request: Request) -> list[Any]:
-    """The conversation in a request of either API."""
+    """Returns the conversation in a request of either API."""
     items: list[Any] = request.json.get("input") or request.json.get("messages")
     return items
 
@@ -115,7 +113,7 @@ def tool_names(request: Request) -> list[str]:
 
 
 def outputs(request: Request) -> list[str]:
-    """The answers to tool calls in a request of either API."""
+    """Returns the answers to tool calls in a request of either API."""
     answers = [
         item
         for item in history(request)
@@ -160,8 +158,8 @@ def test_closing_a_section_removes_its_tools_and_reading_restores_them(
         requests = server.requests
 
     def offered(request: Request) -> list[str]:
-        """Names of the tools that the model can call, wherever declared, without those of the
-        library.
+        """Returns the names of the tools that the model can call, wherever they are declared,
+        except the library's own.
         """
         placed_tools = [
             item["tools"] for item in history(request) if item.get("type") == "additional_tools"

@@ -1,9 +1,9 @@
-"""Hostile replies end a run of any adapter alike from every entry point.
+"""Hostile replies end a run in the same way for any adapter and entry point.
 
 The run ends with an answer or with an error of this library, and neither contains the key.
 
-An adapter plays each reply at a third of the entry points, so that each reply meets each entry
-point and each adapter. The third changes each day: after three days an adapter has played each
+Each adapter gets each reply at a third of the entry points, so that each reply is tried with each
+entry point and each adapter. The third changes every day: after three days, an adapter has got each
 reply at all entry points, as it does in one run with `EVERY_ENTRY_POINT=yes` in the environment.
 """
 
@@ -42,7 +42,7 @@ from weakincentives.limits import Deadline
 from weakincentives.runtime.events import EvaluationStopped, ProviderCalled
 from weakincentives.runtime.session import Session
 
-if find_spec("litellm"):  # it warns of itself, and closes neither clients nor event loops
+if find_spec("litellm"):  # it emits warnings, and closes neither clients nor event loops
     pytestmark = pytest.mark.filterwarnings(
         "ignore::DeprecationWarning",
         "ignore::ResourceWarning",
@@ -51,12 +51,12 @@ if find_spec("litellm"):  # it warns of itself, and closes neither clients nor e
     )
 
 NO_BOUND = 10**12
-PARTS = 3  # of the entry points; an adapter plays a reply at one of them
+PARTS = 3  # of the entry points; an adapter gets a reply at one part
 
 type Connect = Callable[..., LoopAdapter]
 
 
-# Any: options of every kind
+# Any: options of all types
 def sdk(url: str, *, api: str, **options: Any) -> LoopAdapter:
     from support.sdk_clients import sdk_adapter
 
@@ -99,10 +99,10 @@ for one, other in (("responses", "messages"), ("litellm, anthropic", "chat")):
         )
 
 DECODED_HERE = {"responses", "chat", "messages", "responses or messages"}
-"""The adapters whose replies no other library reads before ours does."""
+"""The adapters whose replies are not read by another library first."""
 
 AT_ALL_ENTRY_POINTS = ("cut at 30%", "duplicate ids", "status 401")
-"""Replies of three kinds, which every adapter plays at all entry points."""
+"""Replies of three kinds, which every adapter gets at all entry points."""
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @dataclass
 class Stage:
-    """Adapters of one server, which answers as `reply` says; they keep their clients."""
+    """Adapters for one server, which answers with `reply`; they keep their clients."""
 
     url: str = ""
     reply: Callable[[Request], Step] = field(default=lambda request: Say("Hello."))
@@ -135,7 +135,7 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     made = Stage()
-    logging.disable(logging.CRITICAL)  # tools that nobody knows are logged, too
+    logging.disable(logging.CRITICAL)  # unknown tools are logged, too
     try:
         with (
             ScriptedServer(*repeat(made.answer, 100_000), strict=False) as server,
@@ -152,7 +152,7 @@ def stage() -> Iterator[Stage]:
 
 
 def end_of(entry_point: EntryPoint, adapter: LoopAdapter) -> str:
-    """The text with which a run ends, or the code of its error, which is checked."""
+    """Returns a run's final text, or the code of its error, which is checked."""
     session = Session()
     try:
         return entry_point(adapter, session, None)
@@ -166,7 +166,7 @@ def check_report(error: PromptEvaluationError, session: Session) -> None:
     assert KEY not in "".join([repr(error), *traceback.format_exception(error), repr(called)])
     assert error.code in ERROR_CODES
     assert error.phase in ("request", "response")
-    assert len(error.message) <= 520  # what a refusal quotes, and words of ours
+    assert len(error.message) <= 520  # the quoted refusal, and our words
     assert session[EvaluationStopped].all()
 
 
@@ -186,13 +186,13 @@ def allowed(name: str, reply: str) -> frozenset[str]:
     ends = REPLIES[reply].ends
     if name in DECODED_HERE:
         return ends
-    # what reads a reply before us names its faults in its own way, and drops what it does not know
+    # a library that reads a reply first reports its faults differently, and drops unknown values
     places = "text", "delta", "parts", "index", "refusal", "function", "arguments of"
     return ends | ERROR_CODES | ({""} if reply.startswith(places) else set())
 
 
 def kind_of(name: str, entry_point: EntryPoint) -> tuple[bool, bool]:
-    """Entry points of one kind end alike; LiteLLM has code of its own for asynchronous ones."""
+    """Entry points of one kind end alike; LiteLLM has its own code for asynchronous ones."""
     return entry_point in STREAMED, name not in DECODED_HERE and "async" in entry_point.__name__
 
 
@@ -222,8 +222,8 @@ def test_selected_replies_end_a_run_alike_from_all_entry_points_of_an_adapter(
 ) -> None:
     entry_points = ENTRY_POINTS
     if name == "claude" and not os.environ.get("EVERY_ENTRY_POINT"):
-        # Each run starts a process, so the replies share the entry points; `evaluate` is there to
-        # compare.
+        # Each run starts a process, so the replies share the entry points; `evaluate` is the
+        # reference.
         part = part_of_entry_points(AT_ALL_ENTRY_POINTS.index(reply))
         entry_points = (
             evaluate,
@@ -249,7 +249,7 @@ ENDLESS = {
 }
 
 OVER_SDKS = {"responses", "chat", "messages"}
-"""The adapters whose deadlines `test_deadlines` holds at all entry points, over all behaviours."""
+"""The adapters whose deadlines `test_deadlines` checks at all entry points and behaviours."""
 
 
 @pytest.mark.parametrize("behaviour", ENDLESS)
@@ -274,6 +274,6 @@ def test_deadline_applies_from_every_entry_point(name: str, behaviour: str) -> N
 
     ends = with_growing_limit(attempt, 3 if is_cli else 0.5)
     if behaviour == "retry later" and name.startswith("litellm, anthropic"):
-        assert ends <= {"throttled", "deadline"}  # LiteLLM retries nothing there
+        assert ends <= {"throttled", "deadline"}  # LiteLLM does not retry there
     else:
         assert ends == {"deadline"}

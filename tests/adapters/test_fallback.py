@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import Args, prompt, tool
+from support.agents import Args, prompt, tool, without_provider_items
 from support.deadlines import NEVER, SOON, with_growing_limit
 from support.provider_formats import Ids, provider_format, render
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer
@@ -21,7 +21,7 @@ from weakincentives.adapters.provider_errors import error_from_request, error_fr
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.evaluation.messages import AssistantMessage, Message
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.response import AnswerRejected, Completed, TextDelta
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
@@ -79,7 +79,7 @@ apis = pytest.mark.parametrize("api", ["responses", "chat"])
 
 
 def broken_off(request: Request) -> Raw:
-    """A streamed answer that ends in the middle of its text."""
+    """Returns a streamed answer that ends in the middle of its text."""
     form: Any = provider_format(request.path)  # Any: it is one
     whole = render(Say("Half of the answer"), form, request.json, Ids())
     assert isinstance(whole, Raw)
@@ -321,14 +321,6 @@ def test_invalid_arguments_are_rejected_on_creation(
 # --- A law
 
 
-def plain(message: Message) -> Message:
-    match message:
-        case AssistantMessage():
-            return replace(message, wire=(), wire_format="")
-        case _:
-            return message
-
-
 @pytest.mark.claim("N-19")
 @given(
     turns=st.lists(st.integers(0, 3), max_size=4),
@@ -337,7 +329,7 @@ def plain(message: Message) -> Message:
 def test_run_with_failures_matches_the_run_without_failures(
     turns: list[int], failures: dict[int, int]
 ) -> None:
-    """Turn by turn some adapters fail; each failure hands the rest over to the next adapter."""
+    """In each turn, some adapters fail; after each failure, the next adapter continues the run."""
     replies = [call(*[("probe", {"a": n})] * n) if n else say("mid") for n in turns]
     replies = [reply for reply in replies if reply.tool_calls] + [say("end")]
     for turn, reply in enumerate(replies):
@@ -363,7 +355,9 @@ def test_run_with_failures_matches_the_run_without_failures(
     adapters = [ScriptedAdapter(script) for script in (*scripts, [])]
     session = Session()
     response = FallbackAdapter(*adapters).evaluate(asked, session=session, message="Hi")
-    assert list(map(plain, response.transcript)) == list(map(plain, whole.transcript))
+    assert list(map(without_provider_items, response.transcript)) == list(
+        map(without_provider_items, whole.transcript)
+    )
     assert (response.text, response.usage, response.turns) == (
         *(whole.text, whole.usage, whole.turns),
     )

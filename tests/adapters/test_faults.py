@@ -93,7 +93,7 @@ def adapters(url: str) -> dict[str, Any]:  # Any: an SDK's clients
 
 
 def code_of(entry_point: EntryPoint, adapter: LoopAdapter) -> str:
-    """Enters by the entry point and returns the code of the error, which does not tell the key."""
+    """Runs the entry point and returns the code of its error, which must not contain the key."""
     with pytest.raises(PromptEvaluationError) as caught:
         entry_point(adapter, Session(), None)
     report = "".join([repr(caught.value), *traceback.format_exception(caught.value)])

@@ -1,6 +1,4 @@
-"""Where a reply may lead and how large it may be: redirects are refused, and bytes are bounded as
-they come.
-"""
+"""Limits on replies: redirects are rejected, and bytes are limited while they arrive."""
 
 import gc
 import gzip
@@ -41,7 +39,7 @@ entry_points = pytest.mark.parametrize(
 
 @pytest.fixture(params=["own client", "ready client"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., AnyAdapter]]:
-    """Makes adapters with the clients that they make for themselves, or with ready ones."""
+    """Creates adapters with their own clients, or with given ones."""
     clients: list[Any] = []
 
     def make(url: str, api: Any, **options: Any) -> AnyAdapter:
@@ -61,7 +59,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., AnyAdapter
 def failure(
     entry_point: EntryPoint, adapter: Any, deadline: float | None = None
 ) -> tuple[PromptEvaluationError, str]:
-    """The error of an evaluation, and all that is told of it."""
+    """Returns an evaluation's error, and every report of it."""
     session = Session()
     with pytest.raises(PromptEvaluationError) as caught:
         entry_point(adapter, session, None if deadline is None else Deadline.after(deadline))
@@ -106,7 +104,7 @@ def test_key_in_a_redirect_location_is_not_leaked(
 ) -> None:
     with HostileServer(redirect(to)) as server:
         error, report = failure(evaluate, connect(server.url, "chat"))
-    assert error.code in ("redirect", "connection")  # httpx refuses some addresses itself
+    assert error.code in ("redirect", "connection")  # httpx rejects some URLs itself
     assert KEY not in report
 
 
@@ -192,19 +190,19 @@ def test_long_reply_is_accepted(api: str, connect: Callable[..., AnyAdapter]) ->
         assert len(adapter.evaluate(prompt(), session=Session()).text) == 1_000_000
 
 
-# not `stream_async`, since OpenAI's SDK leaves its generators of events to the end of the loop
+# not `stream_async`, because OpenAI's SDK leaves its event generators to the end of the loop
 @apis
 @pytest.mark.parametrize("entry_point", [evaluate, stream, evaluate_async])
 def test_decoded_reply_is_freed_without_garbage_collection(
     api: str, entry_point: EntryPoint
 ) -> None:
     def replies() -> int:
-        kinds = [type(it) for it in gc.get_objects()]  # replies of httpx refer to themselves
+        kinds = [type(it) for it in gc.get_objects()]  # httpx's replies refer to themselves
         return sum(kind.__name__ == "Response" and "httpx2" in kind.__module__ for kind in kinds)
 
     with ScriptedServer(*[Say("Hello.")] * 3) as server:
         adapter = sdk_adapter(api, server.url, api_key=KEY, max_retries=0)
-        entry_point(adapter, Session(), None)  # makes what stays, such as clients
+        entry_point(adapter, Session(), None)  # creates clients and the like, which stay
         gc.collect()
         gc.disable()
         try:
@@ -239,7 +237,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.fixture(scope="module")
 def ten_gigabytes() -> bytes:
-    """A gzip body of 10 MB: the same compressed zeros again and again."""
+    """A gzip body of 10 MB: the same compressed zeros, repeated."""
     packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     piece = bytes(10_000_000)
     first = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)

@@ -65,7 +65,7 @@ TEMPLATE = PromptTemplate[None](
 )
 
 
-# Any: names of APIs, options of every kind
+# Any: names of APIs, options of all types
 def adapter(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
     url = server.openai_url
     return OpenAIAdapter("m", api=api, base_url=url, api_key="k", max_retries=0, **options)

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.agents import without_provider_items
 from support.harnesses import HttpHarness, sent_by_chat, sent_by_messages, sent_by_responses
 from support.scripted_server import Request, ScriptedServer
 from weakincentives.adapters.core import LoopAdapter
@@ -24,7 +25,7 @@ from weakincentives.testing.scenarios import SCENARIOS, Scenario, World
 REQUESTS: list[Request] = []
 
 
-# Any: names of APIs, adapters' options of every kind
+# Any: names of APIs, adapter options of all types
 def openai(server: ScriptedServer, api: Any, **options: Any) -> LoopAdapter:
     from weakincentives.adapters.openai import OpenAIAdapter
 
@@ -78,7 +79,7 @@ TURNS = [
 def play(
     turns: Sequence[tuple[Harness, Scenario]], marks: str = ""
 ) -> list[tuple[Conversation, list[SentRequest]]]:
-    """Plays the scenarios as turns of one conversation; returns it after each, and the requests.
+    """Plays the scenarios as turns of one conversation; returns it after each with its requests.
 
     `marks` appear in the call ids of each turn.
     """
@@ -105,22 +106,21 @@ def play(
 
 
 def _renamed(step: Any, prefix: str) -> Any:
-    """The step with call ids that no other turn has."""
+    """Returns the step with call ids that no other turn uses."""
     calls = [replace(each, call_id=f"{prefix}{each.call_id}") for each in step.tool_calls]
     return replace(step, tool_calls=tuple(calls))
 
 
 def plain(conversation: Conversation) -> Conversation:
     def neutral(message: Message) -> Message:
-        if isinstance(message, AssistantMessage):
-            return replace(message, wire=(), wire_format="", model="")
-        return message
+        message = without_provider_items(message)
+        return replace(message, model="") if isinstance(message, AssistantMessage) else message
 
     return replace(conversation, messages=tuple(map(neutral, conversation.messages)))
 
 
 def check_request(request: Request) -> None:
-    """Each call in a request has its answer, before anything else is said."""
+    """Checks that each call in a request is answered before any other message."""
     waiting: list[str] = []
     body = request.json
     for item in body.get("input") or body["messages"]:
@@ -164,7 +164,7 @@ def test_conversation_continues_with_any_adapter_as_with_one(
     turns: list[tuple[str, Scenario]],
 ) -> None:
     REQUESTS.clear()
-    # an id that not every provider takes
+    # an id that some providers reject
     marks = "".join([":" if name == "scripted" else "_" for name, _ in turns])
     expected = play([(ScriptedHarness(), scenario) for _, scenario in turns], marks)
     played = play([(HARNESSES[name], scenario) for name, scenario in turns], marks)
@@ -181,7 +181,7 @@ def test_conversation_continues_with_any_adapter_as_with_one(
 
 
 def test_conversation_moves_between_every_pair_of_adapters() -> None:
-    """Hypothesis chooses; this leaves no pair to chance."""
+    """Unlike Hypothesis, this does not leave the pairs to chance."""
     scenario = next(each for each in TURNS if each.name == "a section with tools")
     for first in HARNESSES.values():
         for second in HARNESSES.values():

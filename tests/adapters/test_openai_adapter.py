@@ -1,6 +1,4 @@
-"""The adapter through the real SDK, against a scripted server: what goes over the wire, both APIs
-alike.
-"""
+"""The adapter over the real SDK against a scripted server: requests and replies of both APIs."""
 
 import asyncio
 import json
@@ -42,7 +40,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-# Any: prompts of every output, options of every kind.
+# Any: prompts with any output type, options of all types.
 def connect(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
     arguments: dict[str, Any] = {
         "base_url": server.openai_url,
@@ -71,7 +69,7 @@ type Run = Callable[..., PromptResponse[Any]]
 
 
 def history(request: Request) -> list[Any]:
-    """The conversation in a request of either API."""
+    """Returns the conversation in a request of either API."""
     items: list[Any] = request.json.get("input") or request.json.get("messages")
     return items
 
@@ -81,7 +79,7 @@ def tool_names(request: Request) -> list[str]:
 
 
 def outputs(request: Request) -> list[str]:
-    """The tool results in the recorded request."""
+    """Returns the tool results in the recorded request."""
     return [
         item["output"] if item.get("type") == "function_call_output" else item["content"]
         for item in history(request)

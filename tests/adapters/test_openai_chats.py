@@ -1,4 +1,4 @@
-"""Chats over both OpenAI APIs: what each turn adds to the bytes of the turn before."""
+"""Chats over both OpenAI APIs: the bytes that each turn adds to the preceding request."""
 
 import json
 from itertools import pairwise
@@ -17,7 +17,7 @@ from weakincentives.visibility import SectionVisibility
 apis = pytest.mark.parametrize("api", ["responses", "chat"])
 
 
-# Any: names of APIs, options of every kind, prompts of every output
+# Any: names of APIs, options of all types, prompts with any output type
 def connect(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
     return OpenAIAdapter(
         "m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **options
@@ -25,7 +25,7 @@ def connect(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
 
 
 def beginning(request: Request) -> bytes:
-    """The bytes of a request's body up to the end of its last message."""
+    """Returns the bytes of a request's body up to the end of its last message."""
     body: Any = request.json
     items = body.get("input") or body["messages"]
     text = json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()
@@ -51,7 +51,7 @@ def layered(text: str = "Go.") -> Prompt[Any]:
 def test_each_chat_request_starts_with_the_bytes_of_the_previous_one(
     api: Any, *, moves: bool
 ) -> None:
-    """With `moves` each turn runs in a new adapter, with the conversation from its JSON."""
+    """With `moves`, each turn runs in a new adapter, with the conversation loaded from JSON."""
     read = Call("read_section", {"section_key": "more"}, "call_r")
     steps = [
         *(Say("Let me see.", (Call("probe", {"a": 1}, "call_p"),), reasoning="hm"), Say("one")),

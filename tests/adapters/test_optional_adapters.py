@@ -1,4 +1,4 @@
-"""Adapters whose SDKs are heavy: importing them imports no SDK, and without it they say what to
+"""Adapters with heavy SDKs: importing them does not import the SDK, and without it they say what to
 install.
 """
 

@@ -1,5 +1,5 @@
-"""OpenAI's SDK over `aiohttp`, which `running.md` recommends for many runs at once: replies, bounds
-and deadlines are as over its own transport.
+"""OpenAI's SDK over `aiohttp`, which `running.md` recommends for many concurrent runs: replies,
+limits and deadlines are the same as over its own transport.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Each ready profile works with a server that rejects what reports say the real one rejects."""
+"""Each ready profile works with a server that rejects the same requests as the real one."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def label(params: Labels, *, context: ToolContext) -> ToolResult[object]:
     return ToolResult("Done.")
 
 
-# Any: outputs of both kinds
+# Any: outputs of both types
 def template(output: Any) -> PromptTemplate[Any]:
     section = MarkdownSection(
         title="Task",
@@ -70,7 +70,7 @@ def template(output: Any) -> PromptTemplate[Any]:
 
 
 def say(request: Request, rules: Rules, text: str = "", *calls: Call) -> Step:
-    """Answers as the server does, with reasoning; a request that it rejects is a 400."""
+    """Answers as the server does, with reasoning; a request that it rejects gets status 400."""
     try:
         rules.check(request.json)
     except AssertionError as error:
@@ -109,7 +109,7 @@ def say(request: Request, rules: Rules, text: str = "", *calls: Call) -> Step:
 
 
 CALLS = (Call("weather", {"city": "Rome"}), Call("label", {"labels": {"a": "b"}}))
-# what no schema allows, in a call of a tool that does not exist
+# arguments that no schema allows, in a call of a tool that does not exist
 FAULT = (Call("functions.nothing<|x|>", '{"city": "He said "hi""}', id="a:0"),)
 
 
@@ -121,7 +121,7 @@ def answers(rules: Rules, text: str, *calls: Call) -> list[Callable[[Request], S
     ]
 
 
-# Any: prompts of every output
+# Any: prompts with any output type
 def evaluate(adapter: OpenAIAdapter, asked: Any) -> Any:
     return adapter.evaluate(asked, session=Session())
 
@@ -177,7 +177,7 @@ def test_profile_server_accepts_tools_streams_output_and_faulty_chats(
 
 @pytest.mark.parametrize("name", READY)
 def test_conversation_of_another_provider_continues_with_the_profile(name: str) -> None:
-    """Its calls have other ids and no reasoning."""
+    """Its calls have other ids, and no reasoning."""
     rules = RULES[name]
     with ScriptedServer(
         Say(calls=(Call("weather", {"city": "Rome"}, id="toolu_01:x"),)),
@@ -214,7 +214,7 @@ def environment(**variables: str) -> Generator[None]:
 
 
 def connection(profile: ServerProfile, **arguments: Any) -> tuple[str, str]:
-    """The base URL and the key of the adapter's client."""
+    """Returns the base URL and the key of the adapter's client."""
     client = OpenAIAdapter("m", profile=profile, **arguments).client()
     return str(client.base_url).rstrip("/"), str(client.api_key)
 
@@ -279,7 +279,7 @@ def test_base_url_variable_can_omit_scheme_port_and_path(
 
 
 def test_ollama_needs_only_its_profile() -> None:
-    """The variable of its host may lack the scheme and the path."""
+    """The variable with its host may omit the scheme and the path."""
     rules = RULES["OLLAMA"]
     with ScriptedServer(*answers(rules, "Sunny.", Call("weather", {"city": "Rome"}))) as server:
         with environment(OLLAMA_HOST=server.url.removeprefix("http://"), OPENAI_API_KEY="sk-open"):
@@ -378,7 +378,7 @@ def test_leading_thoughts_are_removed_for_every_chunk_size(text: str) -> None:
     for size in (1, 2, 3, 7, 100):
         feed = ThoughtFilter().feed
         shown = "".join(feed(text[at : at + size]) for at in range(0, len(text), size))
-        # a text that ends while it may become a tag is shown with the whole answer
+        # text that could still become a tag is only shown with the complete answer
         assert shown == THOUGHTS[text] or (shown == "" and text == "<thi")
 
 

@@ -1,6 +1,6 @@
-"""Replies that public bug reports say real servers send, and what the adapters make of them.
+"""Replies that real servers send, according to public bug reports, and the adapters' results.
 
-Each row runs synchronously, asynchronously and streamed; a table says what comes out.
+Each row runs synchronously, asynchronously and streamed; a table gives the expected results.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
 
-# Any below: JSON of a server's, and prompts and responses of every output
+# Any below: a server's JSON, and prompts and responses with any output type
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7}
 
 
@@ -317,7 +317,7 @@ def test_closed_stream_reports_its_usage(api: str) -> None:
 
 
 class _PatchedClient(openai.OpenAI):
-    """As a tool that answers in place of the SDK, such as Inspect's bridge."""
+    """A client patched by a tool that answers instead of the SDK, such as Inspect's bridge."""
 
     # Any: the SDK's own signature
     def request(self, *args: Any, stream: bool = False, **more: Any) -> Any:
@@ -600,7 +600,7 @@ def test_event_of_ten_megabytes_is_decoded_quickly(api: str, run: Any) -> None:
         adapter = connect(server, api)
         start = time.thread_time()
         assert run(adapter, prompt(), Session()).text == text
-    assert time.thread_time() - start < 10  # a reading that copies what has come takes a minute
+    assert time.thread_time() - start < 10  # copying the text so far would take a minute
 
 
 # --- Text next to an answer, and failures in unusual places
@@ -646,7 +646,7 @@ def test_error_in_an_unusual_field_is_classified(
 
 
 class _Endless(BaseHTTPRequestHandler):
-    """Streams an answer, and ends the reply after its last event: soon, or never."""
+    """Streams an answer, and ends the reply soon after its last event, or never."""
 
     protocol_version = "HTTP/1.1"
     connections: ClassVar[list[object]]

@@ -1,4 +1,4 @@
-"""A message that the provider rejects is left out of later requests, and the error says so."""
+"""A message that the provider rejects is omitted from later requests, and the error says so."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: neutral values to items and back, without a server."""
+"""OpenAI's Responses: converts neutral values to items and back, without a server."""
 
 import json
 from dataclasses import replace
@@ -125,9 +125,9 @@ def test_tools_in_conversation_adds_later_tools_as_items() -> None:
 def test_removed_tools_leave_their_item_and_an_empty_item_is_dropped() -> None:
     talk = Talk(codec(tools_in_conversation=True), "Go.", SPEC)
     other = replace(LATE, name="other")
-    talk.say(ToolsAdded((LATE, other)), ToolsAdded((replace(LATE, name="alone"),)))
+    talk.say(ToolsAdded((LATE, other)), ToolsAdded((replace(LATE, name="single"),)))
     talk.request()
-    talk.say(ToolsRemoved(("late", "alone", "probe")))
+    talk.say(ToolsRemoved(("late", "single", "probe")))
     body = encoded(talk.request())
     assert "tools" not in body
     assert body["input"][1:] == [
@@ -325,7 +325,7 @@ def reasoning(number: int) -> dict[str, Any]:
 
 
 def sent_back(*items: object) -> list[Any]:
-    """The items of an answer as the next request has them."""
+    """Returns the items of an answer as they appear in the next request."""
     talk = Talk(codec(), "Go.", SPEC)
     encoded(talk.request())
     talk.hear(reply(*items))

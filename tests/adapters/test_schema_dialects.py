@@ -38,7 +38,7 @@ def external(schema: JsonSchema) -> AnyTool:
 
 
 def sent_by_all(one: AnyTool) -> Mapping[str, JsonObject]:
-    """The tool in the request of each codec."""
+    """Returns the tool as each codec sends it."""
     spec = tool_to_spec(one)
     options = MessagesOptions(
         model="m", max_tokens=1, tool_changes="list", strict_tools=True, cache=None
@@ -51,7 +51,7 @@ def sent_by_all(one: AnyTool) -> Mapping[str, JsonObject]:
 
 
 def check_all(one: AnyTool) -> Mapping[str, JsonObject]:
-    """Fails if a provider rejects what its codec sends; returns that."""
+    """Fails if a provider rejects its codec's schema; returns the schemas."""
     sent = sent_by_all(one)
     check_openai_tool(sent["chat"])
     check_openai_tool(sent["responses"])
@@ -98,7 +98,7 @@ def test_arguments_that_fit_the_strict_schema_fit_the_external_schema(
     assume(strict is not None)
     assert strict is not None
     text = json.dumps(strict)
-    # rules in words do not bind a decoder, and a recursive schema may have no finite value
+    # rules stated in prose do not bind a decoder, and a recursive schema may have no finite value
     assume("It also fits" not in text)
     assume('"$ref"' not in text)
     arguments, _ = argument_strategies(strict)
@@ -198,7 +198,7 @@ def test_infinite_default_is_described() -> None:
 
 @pytest.mark.parametrize("many", [{}, {"description": "Words."}])
 def test_doubly_referenced_definitions_are_encoded_without_blowup(many: JsonSchema) -> None:
-    """Copied definitions would double with each of the 40."""
+    """If definitions were copied, their number would double with each of the 40."""
     definitions: JsonSchema = {"d40": {"type": "string"}}
     for number in range(40):
         following = {"$ref": f"#/$defs/d{number + 1}", **many}
@@ -209,7 +209,7 @@ def test_doubly_referenced_definitions_are_encoded_without_blowup(many: JsonSche
         }
     one = external({"$ref": "#/$defs/d0", "$defs": definitions})
     start = process_time()
-    sent_by_all(one)  # the checks of the tests would double too
+    sent_by_all(one)  # the tests' own checks would double too
     assert process_time() - start < 10
 
 

@@ -1,4 +1,4 @@
-"""The clients that adapters over SDKs make for themselves."""
+"""The clients that adapters over SDKs create themselves."""
 
 import gc
 import weakref
@@ -14,7 +14,7 @@ from weakincentives.runtime.session import Session
 
 
 class Ring:
-    """Holds something in a ring of references, as the traceback of an error does."""
+    """Keeps an object in a reference cycle, as an error's traceback does."""
 
     def __init__(self, held: object) -> None:
         self.held, self.itself = held, self
@@ -22,7 +22,7 @@ class Ring:
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """None but those that a test asks for."""
+    """Prevents all collections except those that a test asks for."""
     gc.disable()
     yield
     gc.enable()
@@ -37,9 +37,9 @@ def test_garbage_collected_client_closes_its_connections(
     with ScriptedServer(Say("Hello.")) as server:
         adapter = sdk_adapter(api, server.url, api_key="test")
         client = weakref.ref(adapter.client())
-        gc.collect(0)  # an older object is ended after a younger one
+        gc.collect(0)  # an older object is finalized after a younger one
         adapter.evaluate(prompt(), session=Session())
         Ring(adapter)
         del adapter
-        gc.collect()  # an unclosed connection would be a ResourceWarning, and with it a failure
+        gc.collect()  # an unclosed connection would fail the test with a ResourceWarning
         assert client() is None

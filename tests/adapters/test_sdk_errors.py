@@ -1,5 +1,5 @@
-"""Everything that a provider or the way to it can do wrong, through the real SDKs: each a typed
-error with a remedy, the same for each API.
+"""All errors of providers and connections, through the real SDKs: each becomes a typed error with a
+remedy, which is the same for each API.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ def clean_environment(
     for name in os.environ:
         if name.startswith(("ANTHROPIC_", "OPENAI_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))  # of Anthropic's profiles
+    monkeypatch.setenv(
+        "HOME", str(tmp_path_factory.mktemp("home"))
+    )  # it would contain Anthropic's profiles
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
@@ -55,8 +57,8 @@ _MADE: list[AnyAdapter] = []
 
 @pytest.fixture(autouse=True)
 def close_clients() -> Iterator[None]:
-    """An error's traceback keeps adapter and connection in a ring, whose parts a collection ends in
-    no order.
+    """Closes clients after each test: an error's traceback keeps adapter and connection in a cycle,
+    whose parts are finalized in no order.
     """
     yield
     while _MADE:
@@ -64,7 +66,7 @@ def close_clients() -> Iterator[None]:
             client.close()
 
 
-# Any: prompts of every output, options of every kind.
+# Any: prompts with any output type, options of all types.
 def connect(
     server: HostileServer | ScriptedServer, api: str = "responses", **options: Any
 ) -> AnyAdapter:
@@ -91,8 +93,8 @@ type Run = Callable[..., None]
 
 apis = pytest.mark.parametrize("api", APIS)
 drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
-# The faults come from the transport, which the APIs share; what differs by API is decoded in the
-# codecs' own tests.
+# These faults come from the transport, which the APIs share; the codecs' own tests cover the
+# differences between APIs.
 WAYS: list[tuple[str, Run]] = [
     *(("responses", evaluate), ("chat", evaluate), ("responses", evaluate_async)),
     *[("messages", run) for run in (evaluate, evaluate_async, stream) if "messages" in APIS],
@@ -105,7 +107,7 @@ def provider(api: str) -> str:
 
 
 def failure(api: Any, run: Run, *steps: Any, **options: Any) -> PromptEvaluationError:
-    """The error after one turn with a tool call and then `steps`."""
+    """Returns the error after one turn with a tool call and then `steps`."""
     session = Session()
     with (
         ScriptedServer(Say(calls=(Call("probe"),)), *steps) as server,
@@ -264,7 +266,7 @@ LONG = f"{'x' * 490}{KEY}{'x' * 100_000}"
 def test_long_error_message_is_masked_and_truncated(step: Step) -> None:
     error = failure("chat", evaluate, step)
     assert len(error.message) == 500
-    assert KEY[:4] not in error.message  # masked before the cut
+    assert KEY[:4] not in error.message  # masked before it is truncated
 
 
 @ways
@@ -444,7 +446,7 @@ def test_choice_with_an_upstream_error_raises_server_error(run: Run) -> None:
 
 
 def report_of(error: BaseException) -> str:
-    """All that a log, a debugger or an error tracker that follows causes would show."""
+    """Returns everything that a log, a debugger or an error tracker with causes would show."""
     texts = [str(error), repr(error), repr(error.args), "".join(traceback.format_exception(error))]
     if error.__cause__ is not None:
         texts.append(report_of(error.__cause__))
@@ -503,7 +505,9 @@ def test_api_key_is_sent_only_to_the_provider(
         logging.getLogger("weakincentives").setLevel(level)
     [request] = server.requests
     sent = [request.header("authorization"), request.header("x-api-key")]
-    assert f"Bearer {KEY}" in sent or (api == "messages" and KEY in sent)  # by the SDK's version
+    assert f"Bearer {KEY}" in sent or (
+        api == "messages" and KEY in sent
+    )  # depends on the SDK's version
     assert KEY.encode() not in request.body
     for text in (
         report_of(caught.value),
@@ -554,7 +558,7 @@ def test_key_of_a_custom_client_is_checked_and_masked(
     assert KEY not in report_of(caught.value)
 
 
-SAID = {"message": f"no room for {KEY}"}
+SAID = {"message": f"no capacity for {KEY}"}
 
 
 @drivers
@@ -569,15 +573,15 @@ def test_error_with_status_200_does_not_leak_the_key(
         run(connect(server, api), prompt(), Session())
     assert KEY not in report_of(caught.value)
     if "choices" not in body or api == "chat":
-        assert caught.value.message == "no room for ***"
+        assert caught.value.message == "no capacity for ***"
 
 
 @pytest.mark.parametrize(
-    "step", [Fail(400, "no room here"), Raw.json({"error": {"message": "no room here"}})]
+    "step", [Fail(400, "no seat here"), Raw.json({"error": {"message": "no seat here"}})]
 )
 def test_short_api_key_is_not_masked_in_messages(step: Step) -> None:
-    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no room here"):
-        evaluate(connect(server, api_key="room"), prompt(), Session())
+    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no seat here"):
+        evaluate(connect(server, api_key="seat"), prompt(), Session())
 
 
 @pytest.mark.parametrize(
@@ -597,7 +601,7 @@ def test_error_in_a_stream_event_does_not_leak_the_key(api: str, event: dict[str
     session.bus.subscribe(Event, events.append)
     with (
         ScriptedServer(reply) as server,
-        pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught,
+        pytest.raises(PromptEvaluationError, match=r"no capacity for \*\*\*") as caught,
     ):
         stream(connect(server, api), prompt(), session)
     assert KEY not in report_of(caught.value)
@@ -654,5 +658,5 @@ def test_connections_are_closed_after_a_failure() -> None:
                 with pytest.raises(PromptEvaluationError):
                     evaluate_async(adapter, prompt(), Session())
         del adapter
-        # an unclosed connection would be a ResourceWarning, and with it a failure of this test
+        # an unclosed connection would fail this test with a ResourceWarning
         gc.collect()

@@ -1,4 +1,4 @@
-"""What an error says about the server: its address, its key, and how its API is reached."""
+"""Errors about the server: its address, its key, and the way to reach its API."""
 
 import socket
 from typing import Any
@@ -84,7 +84,7 @@ def test_local_server_sends_no_response_format_with_tools(
         adapter.evaluate(prompt(tool(), output=Args), session=Session())
         [request] = server.requests
     assert b"tools" in request.body
-    assert b"response_format" not in request.body  # a grammar would admit no call
+    assert b"response_format" not in request.body  # a grammar would not allow calls
 
 
 def test_timeout_can_be_an_sdk_timeout_object() -> None:

@@ -1,7 +1,7 @@
-"""Chats over strict servers continue, whatever the model or the server did in the turn before.
+"""Chats over strict servers continue, whatever the model or the server did in the preceding turn.
 
-Each row is a public report: the first reply has the fault, and from then on the server rejects what
-the real one rejects.
+Each row is a public report: the first reply has the fault, and from then on the server rejects the
+same requests as the real one.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ def chat_reply(finish: str = "tool_calls", **message: Any) -> Json:
 
 
 def calls(*arguments: object, name: str = "weather", call_id: str = "call_abc") -> Json:
-    """A reply with a call for each of these arguments."""
+    """Returns a reply with a call for each of these arguments."""
     made = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
         for text in arguments
@@ -130,9 +130,10 @@ CUT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_outpu
 
 @dataclass(frozen=True)
 class Row:
-    """A report: the faulty reply, and what else the case needs.
+    """A report: the faulty reply, and anything else that the case needs.
 
-    `code` is that of the error in the first turn. `city` is what the tool must have got.
+    `code` is the code of the error in the first turn. `city` is the argument that the tool must
+    have received.
     """
 
     reply: Json
@@ -217,10 +218,10 @@ ROWS = {
     "w23-before-a-call": Row(
         messages_reply({"type": "text", "text": "\n\n"}, use(), stop="tool_use"), check_messages
     ),
-    "w23-alone": Row(messages_reply({"type": "text", "text": "\n"}), check_messages, code="output"),
+    "w23-blank": Row(messages_reply({"type": "text", "text": "\n"}), check_messages, code="output"),
     "w24-failing-tool": Row(messages_reply(use("fails"), stop="tool_use"), check_messages),
     "w36-thinking": Row(messages_reply(THINKING, use(), stop="tool_use"), check_messages),
-    "thinking-alone": Row(messages_reply(THINKING), check_messages, code="output"),
+    "thinking-only": Row(messages_reply(THINKING), check_messages, code="output"),
     "thinking-unsigned": Row(
         messages_reply({**THINKING, "signature": ""}, use(), stop="tool_use"), check_messages
     ),
@@ -248,7 +249,7 @@ def _events(request: Request, reply: Json) -> Raw:
 
 
 def play(request: Request, *, reply: Json, check: Callable[[Json], None] | None = None) -> Step:
-    """Replies, as a stream where one is asked for; a request that `check` rejects is a 400."""
+    """Replies, as a stream if requested; a request that `check` rejects gets status 400."""
     try:
         if check is not None:
             check(request.json)

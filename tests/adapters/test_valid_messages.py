@@ -1,6 +1,7 @@
 """Laws: whatever a model or a server did, each codec's requests pass the provider's validator.
 
-`make test-transcripts` takes 10,000 conversations a validator, the gate another thousand each day.
+`make test-transcripts` uses 10,000 conversations per validator, the gate a different thousand each
+day.
 """
 
 import json
@@ -72,7 +73,7 @@ VALIDATORS: dict[str, tuple[str, Callable[[], Codec], Check]] = {
 
 
 def items(body: dict[str, Any]) -> list[JsonObject]:
-    """A copy of the messages of a request, without marks for the cache."""
+    """Returns a copy of a request's messages, without marks for the cache."""
     text = json.dumps(body.get("messages") or body["input"])
     copied: list[JsonObject] = json.loads(
         text, object_hook=lambda found: {k: v for k, v in found.items() if k != "cache_control"}

@@ -52,7 +52,7 @@ sections = [
     MarkdownSection(
         title="Orders",
         summary="How to order.",
-        template="Order at once.",
+        template="Order immediately.",
         visibility=SectionVisibility.SUMMARY,
         tools=[Tool(name="order", handler=order)],
     ),
@@ -140,7 +140,7 @@ def test_terminal_chat_shows_tool_calls_and_sections(folder: Path) -> None:
         shown = screen.say("order tea").splitlines()
         steps = [
             *['  read_section {"section_key": "orders"}'],
-            *["  read_section ok: Content of section 'orders': ## 2. Orders Order at once."],
+            *["  read_section ok: Content of section 'orders': ## 2. Orders Order immediately."],
             *[
                 "  new tools: order",
                 '  order {"item": "tea"}',
@@ -161,7 +161,7 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat(folder: Path) -> None:
         screen.press_until("\x03", "stopped; press Ctrl-D to end the chat\n> ")
         assert "You said: order elephant, still there? \n" in screen.say("still there?")
         screen.keys("half a mess")
-        screen.read_until("half a mess")  # else readline may miss the signal while it starts
+        screen.read_until("half a mess")  # otherwise readline may miss the signal while it starts
         screen.press_until("\x03", "press Ctrl-D to end the chat\n> ")
         screen.keys("yes\n")
         screen.read_until("You said: order elephant, still there?, yes \n")

@@ -1,4 +1,4 @@
-"""`wink runs` without a database; `tests/contrib/dbos/test_wink_runs.py` has all that needs one."""
+"""`wink runs` without a database; `tests/contrib/dbos/test_wink_runs.py` has the other tests."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`wink mcp` over a real server process: locks, what changed since, and no secrets."""
+"""`wink mcp` with a real server process: locks, later changes, and no leaked secrets."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def lock_file(wink: Wink) -> Path:
 
 
 def change(wink: Wink, **fields: Any) -> None:
-    """The server from now on describes its first tool otherwise."""
+    """Changes the server's description of its first tool."""
     (wink.folder / "tools.json").write_text(json.dumps([{**TOOLS[0], **fields}, *TOOLS[1:]]))
 
 

@@ -1,4 +1,4 @@
-"""`wink overrides` as a process, over a module whose texts change under the overrides."""
+"""`wink overrides` as a process, with a module whose texts change after they were overridden."""
 
 import json
 from pathlib import Path
@@ -230,6 +230,6 @@ def test_byte_order_mark_of_an_edited_text_is_dropped(wink: Wink) -> None:
     (wink.folder / "t.txt").write_bytes(b"\xef\xbb\xbfNew text.\n")
     wink("overrides", "edit", "shop:template", "body:task", "--file", "t.txt")
     (stored,) = (wink.folder / ".weakincentives").rglob("latest.json")
-    stored.write_bytes(b"\xef\xbb\xbf" + stored.read_bytes())  # as an editor saves it
+    stored.write_bytes(b"\xef\xbb\xbf" + stored.read_bytes())  # as some editors save it
     done = wink("render", "shop:template", "--set", "text=hi", "--tag", "latest")
     assert "\nNew text.\n" in done.stdout

@@ -1,4 +1,4 @@
-"""`wink` on folders of skills: tree, check, render, and the export of any prompt."""
+"""`wink` with folders of skills: tree, check, render, and the export of any prompt."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The target of a command line is found and bound; each usage error says what to write instead."""
+"""A command line's target is found and bound; each usage error says what to write instead."""
 
 import json
 from collections.abc import Iterable

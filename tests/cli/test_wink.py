@@ -1,4 +1,4 @@
-"""`wink` as a process: its output, its exit codes, and what it shows on a terminal."""
+"""`wink` as a process: its output, its exit codes, and its terminal display."""
 
 import json
 import os
@@ -369,7 +369,7 @@ def test_terminal_shows_running_totals_during_the_run(shop: Path) -> None:
     assert (
         text.index("turn 1: tool_calls") < places[0] < text.index("turn 2: tool_calls") < places[1]
     )
-    assert "\x1b[2K" in text  # the line of sums is written over, not repeated
+    assert "\x1b[2K" in text  # the line of sums is overwritten, not repeated
 
 
 def test_log_cannot_control_the_terminal(wink: Wink) -> None:
@@ -437,14 +437,14 @@ def test_prompt_printed_to_a_terminal_has_no_control_sequences(shop: Path, wink:
     assert done.returncode == 0
     assert b"?]0;title?" in seen
     assert b"\x1b" not in seen
-    # into a pipe goes what the model is sent
+    # a pipe gets the text that the model is sent
     assert "\x1b]0;title\x07" in wink(*command).stdout
 
 
 def read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux says so when the other end is closed
+    except OSError:  # raised on Linux when the other end is closed
         return b""
 
 

@@ -1,11 +1,11 @@
-"""Tests that need DBOS or fetched skills are left out where these are not there; a line says so."""
+"""Tests that need DBOS or fetched skills are omitted where these are missing; a line says so."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-# A folder named after the package that its tests need.
+# Each folder has the name of the package that its tests need.
 collect_ignore = [] if find_spec("dbos") else ["dbos"]
 if not Path(__file__).parents[2].joinpath(".skills").is_dir():
     collect_ignore.append("real_skills")

@@ -1,4 +1,4 @@
-"""AG-UI: a strict front end takes the events of every stream and ends with the run's messages."""
+"""AG-UI: a strict front end accepts every stream's events and ends with the run's messages."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
@@ -39,7 +39,7 @@ from pydantic import TypeAdapter
 from support.ag_ui_front_end import FrontEnd, as_json
 from weakincentives.contrib.ag_ui import AgUiRun, earlier_conversation, new_message
 
-type Events = list[StreamEvent[Any]]  # Any: streams of every output
+type Events = list[StreamEvent[Any]]  # Any: streams with any output type
 
 
 def request(text: str = "Hello?", *earlier: Any, run: str = "run-1") -> Any:
@@ -105,11 +105,11 @@ def test_tools_of_an_opened_section_are_reported_as_an_activity() -> None:
 
 def test_restart_discards_text_and_keeps_tool_calls() -> None:
     calls = call(("probe", {}), ("read_section", {"section_key": "more"}))
-    void = AssistantMessage(text="Void.", tool_calls=calls.tool_calls, finish="tool_calls")
-    talk = chat(void, say("Done."), asked=_closed_prompt(), dynamic_tools=False)
+    first = AssistantMessage(text="Reading.", tool_calls=calls.tool_calls, finish="tool_calls")
+    talk = chat(first, say("Done."), asked=_closed_prompt(), dynamic_tools=False)
     front_end = shown(talk)
     assert [message.get("content", "") for message in front_end.of("assistant")][-1] == "Done."
-    assert "Void." not in front_end.text
+    assert "Reading." not in front_end.text
     assert len(front_end.of("tool")) == 2
     assert front_end.of("activity")[0]["activityType"] == "restarted"
 
@@ -222,7 +222,7 @@ def test_lone_surrogates_are_replaced() -> None:
 
 
 class Stream:
-    """Draws a stream of events as an evaluation yields them, in every interleaving."""
+    """Draws a stream of events as an evaluation yields them, in any interleaving."""
 
     def __init__(self, data: st.DataObject) -> None:
         self._draw = data.draw

@@ -1,4 +1,4 @@
-"""Without its package, what an extra is for says which extra to install."""
+"""A feature whose package is missing names the extra to install."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Spans and metrics as the real SDK exports them, in memory and to a collector on this machine."""
+"""Spans and metrics exported by the real SDK, in memory and to a collector on this machine."""
 
 import asyncio
 import gc
@@ -57,7 +57,7 @@ from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, sa
 
 ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
-# A span's name with those of its children in the order of their start.
+# A span's name, with its children in the order of their start.
 type Tree = dict[str, list["Tree"]]
 
 
@@ -88,7 +88,7 @@ class Telemetry:
     def evaluate(
         self, asked: Prompt[Any], *replies: Reply, how: str = "sync", **options: Any
     ) -> None:
-        """Evaluates a prompt whose model gives these replies."""
+        """Evaluates a prompt with a model that gives these replies."""
         adapter = ScriptedAdapter(replies, **options)
         if how == "async":
             asyncio.run(adapter.evaluate_async(asked, session=self.session))
@@ -97,11 +97,11 @@ class Telemetry:
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
-        """The spans that have ended, in the order in which they began."""
+        """The finished spans, in the order in which they began."""
         return sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
 
     def only(self, name: str) -> ReadableSpan:
-        """The one span of that name."""
+        """Returns the only span with that name."""
         [span] = [span for span in self.spans if span.name == name]
         return span
 
@@ -111,7 +111,7 @@ class Telemetry:
 
     @property
     def errors(self) -> list[object]:
-        """The type of error of each span; a span has one if and only if its status says so."""
+        """The error type of each span; a span has one if and only if its status is an error."""
         errors = [attributes.get("error.type") for attributes in self.attributes]
         failed = [span.status.status_code is StatusCode.ERROR for span in self.spans]
         assert failed == [error is not None for error in errors]
@@ -140,9 +140,9 @@ class Telemetry:
 
     @property
     def metrics(self) -> dict[tuple[str, str], Any]:
-        """Each data point by its metric's name and a few of its attributes.
+        """Returns each data point by its metric's name and a few of its attributes.
 
-        Any: of whatever instrument.
+        Any: from any instrument.
         """
         data = self.reader.get_metrics_data()
         points: dict[tuple[str, str], Any] = {}
@@ -155,12 +155,12 @@ class Telemetry:
         return points
 
     def counted(self, name: str) -> int:
-        """The value of a counter without attributes."""
+        """Returns the value of a counter without attributes."""
         point = self.metrics.get((name, ""))
         return 0 if point is None else int(point.value)
 
     def inside(self, name: str) -> None:
-        """What an instrumented library does in a handler: a span of its own."""
+        """Creates a span, as an instrumented library does in a handler."""
         with self.tracers.get_tracer("library").start_as_current_span(name):
             pass
 
@@ -179,7 +179,7 @@ def leaf(*names: str) -> list[Tree]:
 
 
 def disclosing(*, mode: Disclosure = Disclosure.READ, tools: int = 2) -> Prompt[Any]:
-    """A prompt with a summarized section of that many tools, and one without."""
+    """Returns a prompt with a summarized section that has that many tools, and one without."""
     summarized = SectionVisibility.SUMMARY
     tool_list = [tool(ok, name=f"tool_{number}") for number in range(tools)]
     box = MarkdownSection(
@@ -464,7 +464,7 @@ def test_visibility_expansion_is_not_recorded_as_an_error() -> None:
 def taking_turns(
     telemetry: Telemetry, name: str, meet: Callable[[], Any]
 ) -> tuple[ScriptedAdapter, Prompt[Any]]:
-    """An evaluation that meets the other one inside its handler."""
+    """An evaluation that meets another one in its handler."""
     adapter = ScriptedAdapter([call((name, {})), say("Done.")])
     adapter.model = name
 
@@ -542,7 +542,7 @@ def test_repeated_parallel_call_has_two_spans_without_an_error() -> None:
         return ToolResult(message=str(length))
 
     def refuses(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        # which no parallel call may read
+        # which parallel calls must not read
         return ToolResult(message=str(len(context.session[ToolInvoked])))
 
     telemetry = Telemetry()
@@ -577,7 +577,7 @@ type Streams = tuple[Callable[[], AsyncGenerator[Any]], Callable[[], Generator[A
 
 
 def streams_of(kind: str, telemetry: Telemetry) -> Streams:
-    """An asynchronous and a plain stream of a `MainLoop` or a `Chat`, with one restart each."""
+    """Returns an async and a plain stream of a `MainLoop` or a `Chat`, each with one restart."""
     replies = [call(OPEN), say("Done."), say("Done.")]
     loop, session = MainLoop(ScriptedAdapter(replies, dynamic_tools=False)), telemetry.session
     asked = disclosing(mode=Disclosure.OPEN)
@@ -667,7 +667,7 @@ def test_retried_transactional_call_has_all_attempts_in_its_span() -> None:
             self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
         ) -> None:
             with ThreadPoolExecutor(1) as pool:
-                for _ in range(2):  # as if the database were away at first
+                for _ in range(2):  # as if the database were unavailable at first
                     assert pool.submit(copy_context().run, perform).result()
             append()
 
@@ -761,7 +761,7 @@ MARKER = "s3cr3t-m4rker"
 
 
 def talkative(telemetry: Telemetry, config: RunConfig | None = None) -> None:
-    """Evaluations in which everything that can hold content holds the marker, failures included."""
+    """Runs evaluations, including failures, in which every possible content contains the marker."""
 
     def answers(params: Note, *, context: ToolContext) -> ToolResult[object]:
         if params.text.endswith("!"):
@@ -873,7 +873,7 @@ def test_unserializable_result_leaves_no_span_open(
 
 @pytest.fixture
 def collector() -> Generator[tuple[str, list[tuple[str, bytes]]]]:
-    """The address of an OTLP endpoint on this machine, and the paths and bodies it was sent."""
+    """Yields the URL of an OTLP endpoint on this machine, and the paths and bodies it received."""
     posts: list[tuple[str, bytes]] = []
 
     class Endpoint(BaseHTTPRequestHandler):
@@ -928,7 +928,7 @@ def test_collector_receives_spans_and_metrics_over_otlp(
     assert counters == {"wink.tools.injected": 2, "wink.disclosure.dynamic": 1}
 
 
-# --- who listens
+# --- ending the instrumentation
 
 
 def test_ending_instrumentation_stops_spans_and_metrics() -> None:
@@ -967,7 +967,9 @@ def test_instrument_without_a_configured_sdk_does_nothing(
 @pytest.mark.parametrize("calls", [1, 50])
 def test_operation_without_an_end_listener_publishes_no_child_operations(calls: int) -> None:
     bus, begun = InProcessEventBus(), list[Operation]()
-    bus.subscribe(Operation, begun.append)  # hears the beginning and does not ask for the end
+    bus.subscribe(
+        Operation, begun.append
+    )  # receives the beginning, and does not subscribe to the end
     adapter = ScriptedAdapter([*[call(("probe", {}))] * calls, say("Done.")])
     adapter.evaluate(prompt(tool()), session=Session(bus=bus))
     assert [(work.kind, work.observed) for work in begun] == [("evaluation", False)]

@@ -1,4 +1,4 @@
-"""Dollars: by the tables of genai-prices, as a bound of a budget, never 0 for what is unknown."""
+"""Dollars: from genai-prices' tables, as a budget limit, and never 0 for unknown models."""
 
 import json
 from collections.abc import Callable
@@ -29,9 +29,9 @@ USAGE = TokenUsage(1_000, 100, 500, 100)
 @pytest.mark.parametrize(
     ("model", "dollars"),
     [
-        # 400 at 5, 500 at 0.5, 100 at 6.25, 100 at 25 dollars a million
+        # 400 at 5, 500 at 0.5, 100 at 6.25, 100 at 25 dollars per million
         ("claude-opus-4-8", (400 * 5 + 500 * 0.5 + 100 * 6.25 + 100 * 25) / 1e6),
-        # 500 at 1.75, 500 at 0.175, 100 at 14; writing costs nothing more
+        # 500 at 1.75, 500 at 0.175, 100 at 14; writing costs nothing extra
         ("gpt-5.2", (500 * 1.75 + 500 * 0.175 + 100 * 14) / 1e6),
     ],
 )

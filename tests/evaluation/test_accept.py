@@ -1,4 +1,4 @@
-"""A template accepts an answer or rejects it, in the same conversation and without a trace."""
+"""A template accepts or rejects an answer, in the same conversation and without side effects."""
 
 import asyncio
 import sqlite3

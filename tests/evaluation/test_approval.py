@@ -1,4 +1,4 @@
-"""A person sees what a call would change; it changes exactly that, or nothing."""
+"""The approver sees a preview of a call's changes; the call changes exactly that, or nothing."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ def deny(preview: Preview) -> Decision:
 
 
 async def approve_later(preview: Preview) -> Decision:
-    """Approves everything, in an event loop."""
+    """Approves everything, as a coroutine."""
     await asyncio.sleep(0)
     return Approve()
 
@@ -91,7 +91,7 @@ async def approve_later(preview: Preview) -> Decision:
 def previews(
     tool: Tool[Any, Any], at: Session, decision: Decision, **resources: Any
 ) -> list[Preview]:
-    """The preview of one call of the tool."""
+    """Returns the previews of one call of the tool."""
     shown: list[Preview] = []
 
     adapter = ScriptedAdapter([call(("run", {})), say("done")])
@@ -107,7 +107,7 @@ def previews(
 def story(
     calls: Sequence[Program], approval: Any, approver: Approver | None, how: str
 ) -> tuple[object, ...]:
-    """All that can be told of an evaluation whose tool runs `calls`, one in each turn."""
+    """Returns everything observable of an evaluation whose tool runs `calls`, one in each turn."""
     numbers = iter(range(len(calls)))
     script = [call(("run", {"number": next(numbers)})) for _ in calls]
 
@@ -201,7 +201,7 @@ def test_approved_call_changes_state_as_previewed_despite_other_changes(
 
 
 def sides(differences: Any) -> list[tuple[str, str]]:
-    """The values that go and come."""
+    """Returns the removed and the added values."""
     return [
         (sign, json.dumps(difference[side]))
         for difference in differences
@@ -228,7 +228,7 @@ type FileOp = tuple[str, ...]
 
 
 def do(files: Filesystem, operations: Sequence[FileOp]) -> str:
-    """Does what can be done, and says what was seen."""
+    """Performs the operation if possible, and returns what it read."""
     seen: list[object] = []
     for name, *arguments in operations:
         try:
@@ -244,7 +244,7 @@ def do(files: Filesystem, operations: Sequence[FileOp]) -> str:
 
 
 def applied(before: dict[str, str | None], changes: Sequence[Change]) -> dict[str, str | None]:
-    """The tree after the diffs of a preview."""
+    """Returns the tree after the diffs in a preview."""
     after = dict(before)
     for change in changes:
         if change.action == "remove":
@@ -259,7 +259,7 @@ def applied(before: dict[str, str | None], changes: Sequence[Change]) -> dict[st
 
 
 def patched(text: str, diff: str) -> str:
-    """The text after a unified diff with one hunk, before which lines may be left out."""
+    """Returns the text after a unified diff with one hunk, which may omit lines before it."""
     if not diff:
         return text
     start = int(diff.split("\n")[2].removeprefix("@@ -").split(",")[0].split(" ")[0])
@@ -368,7 +368,7 @@ def test_large_preview_is_truncated_and_lists_omitted_parts() -> None:
     assert "- 100 of 300 changes" in str(preview)
     assert preview.answer == "x" * 10_000 + "… (40,000 more characters)"
     assert len(files.list()) == 300
-    # The diffs that are shown are whole lines; what is missing of them is said, to the character.
+    # The diffs shown consist of complete lines; the number of omitted characters is exact.
     cut = [note for note in preview.omitted if "characters of the diff" in note]
     whole = [change for change in preview.changes if change.diff.count("\n") == 1_003]
     assert len(whole) + len(cut) == 200
@@ -445,7 +445,7 @@ def test_mapping_order_in_state_does_not_change_the_preview_digest() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# who is asked, and for what
+# who is asked, and when
 
 
 def test_invalid_arguments_and_unknown_tools_are_not_sent_for_approval() -> None:
@@ -463,7 +463,7 @@ def test_invalid_arguments_and_unknown_tools_are_not_sent_for_approval() -> None
 
 def test_call_that_registers_a_reducer_is_approved_by_its_arguments() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        slices: Any = context.session  # whose protocol has no `register`
+        slices: Any = context.session  # its protocol has no `register`
         slices[Note].register(int, lambda view, event: None)
         return ToolResult("ok")
 
@@ -549,7 +549,7 @@ def test_replaced_arguments_without_effects_approval_are_not_previewed_again() -
 
 
 class WithoutForks:
-    """A session that keeps to the protocol and cannot fork."""
+    """A session that follows the protocol but cannot fork."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -656,7 +656,7 @@ def test_failing_approver_ends_the_run_without_effects() -> None:
     failures = {
         ZeroDivisionError: ZeroDivisionError,
         KeyboardInterrupt: KeyboardInterrupt,
-        asyncio.CancelledError: RuntimeError,  # nobody has cancelled the run
+        asyncio.CancelledError: RuntimeError,  # the run was not cancelled
     }
     for failure, raised in failures.items():
 
@@ -681,7 +681,7 @@ def test_deny_reason_must_be_a_string() -> None:
 
 def test_approver_must_be_callable_and_return_a_decision() -> None:
     adapter = ScriptedAdapter([call(("run", {})), say("done")])
-    # Any: what no checker lets through
+    # Any: values that no type checker accepts
     wrong: Any = lambda _: True  # noqa: E731
     word: Any = "yes"
     with pytest.raises(TypeError, match=r"^the approver must return Approve\(\), Deny.*, got True"):
@@ -831,7 +831,7 @@ def test_calls_that_require_approval_are_previewed_in_order() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# a model, files and approvers that do harm
+# malicious models, files and approvers
 
 
 def test_preview_decodes_arguments_and_escapes_control_characters() -> None:
@@ -1023,7 +1023,7 @@ class Later:
 
 
 def soon(preview: Preview) -> Awaitable[Decision]:
-    """Approves everything by a coroutine that it returns."""
+    """Approves everything with a coroutine that it returns."""
     return approve_later(preview)
 
 
@@ -1200,7 +1200,7 @@ def interrupt(*_: object) -> Any:
         ("arguments", "approver", False),
         ("effects", "approver", False),
         ("effects", "approver after a change", False),
-        ("arguments", "event", False),  # it has its answer
+        ("arguments", "event", False),  # it has been answered
         ("effects", "event", False),
     ],
 )

@@ -29,7 +29,7 @@ TWO_CALLS = [call(("run", {"a": 1}), ("run", {"a": 2})), say("done")]
 
 
 class Time:
-    """A clock that somebody moves."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = START
@@ -70,7 +70,7 @@ def test_call_approved_after_the_deadline_does_not_run(
 ) -> None:
     clock, session = Time(), Session()
     if (approval, type(decision)) == ("effects", ReplaceArguments):
-        noted = []  # the second question about the first call ends after the deadline
+        noted = []  # the second approval of the first call ends after the deadline
     loop = MainLoop(ScriptedAdapter(TWO_CALLS, clock=clock), clock=clock)
     options: Any = {"deadline": DEADLINE, "approver": clock.decide_late(decision)}
     with pytest.raises(DeadlineExceededError):
@@ -195,7 +195,7 @@ def test_call_does_not_run_if_the_stream_consumer_passes_the_deadline(
 
 
 def test_call_does_not_run_if_the_budget_runs_out_during_approval() -> None:
-    """Two agents run concurrently: the second one spends the tokens while the first one waits."""
+    """Two agents run concurrently: the second one spends the tokens while the first is pending."""
     spent, session = Event(), Session()
 
     def decide(preview: Preview) -> Decision:

@@ -1,4 +1,4 @@
-"""Nothing runs before its approval, and nothing takes effect that the approver was not shown."""
+"""No call runs before its approval, and no change takes effect that the approver did not see."""
 
 import json
 from collections.abc import Callable
@@ -383,7 +383,7 @@ def test_changed_preview_of_a_nested_call_is_rejected() -> None:
 
 
 def test_approval_of_a_forged_preview_does_not_commit_the_call() -> None:
-    """Whoever changes a preview can also compute its digest."""
+    """Anyone who changes a preview can also compute its digest."""
 
     def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("evil"))
@@ -407,7 +407,7 @@ def test_approval_of_a_forged_preview_does_not_commit_the_call() -> None:
 # --- Malformed decisions
 
 
-def replaced_by(arguments: Any) -> Decision:  # Any: what a caller without a type checker passes
+def replaced_by(arguments: Any) -> Decision:  # Any: arguments from a caller without a type checker
     return ReplaceArguments(arguments)
 
 

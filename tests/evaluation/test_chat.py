@@ -68,7 +68,7 @@ def template(key: str = "chat", *tools: Tool[Any, Any]) -> PromptTemplate[None]:
             MarkdownSection(
                 title="Payments",
                 key="payments",
-                template="Pay at once.",
+                template="Pay immediately.",
                 summary="How to pay.",
                 visibility=SectionVisibility.SUMMARY,
                 tools=[payments],
@@ -114,7 +114,7 @@ type Mode = Callable[[Chat[None], str], str]
 
 
 def words(conversation: Conversation | None) -> list[str]:
-    """What user and model said to each other."""
+    """Returns the messages of user and model."""
     assert conversation is not None
     return [
         text_of(message.content) if isinstance(message, UserMessage) else message.text
@@ -323,7 +323,7 @@ def test_cancelled_turn_keeps_its_messages_and_the_chat_continues() -> None:
     begun = asyncio.Event()
 
     async def wait(params: Amount, *, context: ToolContext) -> ToolResult[str]:
-        """Waits for ever."""
+        """Waits forever."""
         begun.set()
         await asyncio.Event().wait()
         return ToolResult(message="")
@@ -433,12 +433,12 @@ def test_chat_stream_yields_restarted() -> None:
 
 
 class Delegates(ProviderAdapter):
-    """An adapter of a user's own, which has another one evaluate."""
+    """A user's own adapter, which delegates to another one."""
 
     def __init__(self, adapter: ScriptedAdapter) -> None:
         self.adapter = adapter
 
-    # Any: arguments and results of every prompt
+    # Any: arguments and results for any prompt
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         return self.adapter.evaluate(prompt, **options)
 

@@ -96,7 +96,7 @@ def stop(_: object) -> AssistantMessage:
 
 
 def stopped(*script: Reply) -> Chat[Any]:
-    """Returns a chat whose first turn has stopped where the script ends."""
+    """Returns a chat whose first turn stopped at the end of the script."""
     chat = chat_of(*script, stop)
     with pytest.raises(KeyboardInterrupt):
         chat.send("Go")
@@ -141,7 +141,7 @@ def test_turn_budget_applies_across_a_stop() -> None:
     again = in_another_process(session_of(chat).snapshot().to_json(), say("Done."))
     with pytest.raises(PromptEvaluationError, match="calls"):
         again.send(budget=budget)
-    assert again.send().text == "Done."  # a turn that an error has ended counts from zero
+    assert again.send().text == "Done."  # a turn that was ended by an error starts counting at zero
 
 
 def test_unsaved_answer_is_returned_without_another_request() -> None:
@@ -417,13 +417,13 @@ def test_parallel_calls_of_a_nested_run_see_the_state_of_the_outer_call() -> Non
 
 
 def test_chat_suspended_in_a_nested_run_resumes_in_another_session() -> None:
-    def wire(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
         PAID.append(params.a)
-        return ToolResult("wired")
+        return ToolResult("sent")
 
-    wiring = Tool[Args, object](name="wire", description="w", handler=wire, approval="arguments")
-    asking = Tool.from_prompt(prompt("inner", wiring).template, name="ask", description="a")
-    script = [call(("ask", {"message": "x"})), call(("wire", {"a": 5})), say("In."), say("Out.")]
+    sending = Tool[Args, object](name="send", description="s", handler=send, approval="arguments")
+    asking = Tool.from_prompt(prompt("inner", sending).template, name="ask", description="a")
+    script = [call(("ask", {"message": "x"})), call(("send", {"a": 5})), say("In."), say("Out.")]
     loop = MainLoop(ScriptedAdapter([say("Hello."), *script]))
     chat = Chat(loop, prompt("outer", asking), session=Session())
     chat.send("Hi")

@@ -1,8 +1,8 @@
 """The table of combinations: each feature of a run by each entry point, uncut and cut once.
 
-`tests/combinations.toml` has the rows, with the cells that are empty or fail today. Each cell draws
-trees from the generator and compares them with the oracle, which runs by `MainLoop.execute` and is
-never cut.
+`tests/combinations.toml` contains the rows, with the cells that are empty or currently fail. Each
+cell draws trees from the generator and compares them with the oracle, which runs with
+`MainLoop.execute` and is never cut.
 """
 
 import pytest

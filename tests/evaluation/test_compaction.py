@@ -110,7 +110,7 @@ SUMMARIES: PromptTemplate[None] = PromptTemplate(
 
 
 def size(request: SeenRequest) -> int:
-    """The tokens of a request, of four characters each."""
+    """Returns the tokens of a request, at four characters each."""
     said = sum([_length(message) for message in request.messages])
     return (said + sum(map(_tool_length, request.tools))) // 4
 
@@ -132,7 +132,7 @@ def _length(message: Message) -> int:
 def counted(
     reply: AssistantMessage | Callable[[SeenRequest], AssistantMessage],
 ) -> Callable[[SeenRequest], AssistantMessage]:
-    """The reply, with the usage that a provider would count."""
+    """Returns the reply with the usage that a provider would report."""
 
     def answer(request: SeenRequest) -> AssistantMessage:
         message = reply(request) if callable(reply) else reply
@@ -209,7 +209,7 @@ def test_compacted_chat_stays_under_its_limit_and_keeps_tools_and_sections() -> 
 def long_chat(
     turns: int, *, text: int = 400, asked: Callable[[], Prompt[None]] = prompt
 ) -> Conversation:
-    """A conversation of that many turns, each answer of which has `text` characters."""
+    """Returns a conversation of that many turns, in which each answer has `text` characters."""
     replies = [counted(say(f"{turn} " + "x" * text)) for turn in range(turns)]
     loop, conversation = MainLoop(ScriptedAdapter(replies)), None
     for turn in range(turns):
@@ -287,7 +287,7 @@ def test_failed_summary_leaves_the_conversation_unchanged(code: str, *, is_async
     with pytest.raises(PromptEvaluationError, match="down") as caught:
         ways[is_async]()
     assert list(caught.value.transcript) == [*conversation.messages, UserMessage("Now?")]
-    assert len(adapter.requests) == 1  # what is too long for a summary is not tried again
+    assert len(adapter.requests) == 1  # a text that is too long to summarize is not tried again
 
 
 def test_compaction_starts_only_above_the_limit_including_the_new_message() -> None:
@@ -318,7 +318,7 @@ def test_summary_error_includes_the_usage_of_the_run() -> None:
 
 
 class FewArguments(ProviderAdapter):
-    """An adapter that takes conversations, and else what any adapter takes."""
+    """An adapter that accepts conversations, in addition to the arguments of all adapters."""
 
     def __init__(self, inner: ProviderAdapter) -> None:
         self.inner = inner
@@ -342,7 +342,7 @@ class FewArguments(ProviderAdapter):
 
 
 class NoConversation(ProviderAdapter):
-    """An adapter that takes a message and no conversation."""
+    """An adapter that accepts a message, but no conversation."""
 
     def __init__(self, inner: ProviderAdapter) -> None:
         self.inner = inner
@@ -425,7 +425,7 @@ def test_compaction_of_another_type_raises_type_error(compaction: Any) -> None:
 
 
 def paying_run(adapter: ScriptedAdapter, way: str, **options: Any) -> list[Any]:
-    """What a run of one long turn yields."""
+    """Returns the events of a run with one long turn."""
     loop = MainLoop(adapter, compaction=Compaction(2_500, 3))
     options = {"session": Session(), "message": "Pay.", **options}
 
@@ -552,11 +552,11 @@ def test_plan_keeps_the_most_turns_that_fit_half_of_the_room_at_any_token_scale(
     if len(sizes) == 1:
         assert found is None
         return
-    room = (min(at_tokens, estimate) - tokens(PROMPT)) / 2
+    budget = (min(at_tokens, estimate) - tokens(PROMPT)) / 2
     fitting = [
         count
         for count in range(1, min(keep_turns, len(sizes)) + 1)
-        if count == 1 or sum([tokens(*turn) for turn in turns[-count:]]) <= room
+        if count == 1 or sum([tokens(*turn) for turn in turns[-count:]]) <= budget
     ]
     assert found is not None
     assert (found.kept_turns, found.dropped_calls) == (max(fitting), 0)
@@ -578,7 +578,7 @@ type Round = tuple[AssistantMessage, ToolMessage]
 
 
 def a_round(number: int, size: int, *, unknown: bool = False, text: str = "") -> Round:
-    """One call of 10 tokens and its answer."""
+    """Returns one call of 10 tokens and its answer."""
     made = ToolCall(f"call_{number}", "look", f'{{"a page of the book": {number:012}}}')
     return (
         AssistantMessage(text=text, tool_calls=(made,), finish="tool_calls"),
@@ -603,16 +603,16 @@ def test_plan_drops_the_fewest_oldest_calls_that_let_the_last_turn_fit(
     if at_tokens is None:  # the turn fits exactly, with enough older messages
         at_tokens = tokens(PROMPT) + 2 * tokens(*turn)
     found = plan(at_tokens, 3, *older, *turn)
-    room = (min(at_tokens, tokens(PROMPT, *older, *turn)) - tokens(PROMPT)) / 2
-    assert found is not None  # it is without the older turn, which fits only in room for all
+    budget = (min(at_tokens, tokens(PROMPT, *older, *turn)) - tokens(PROMPT)) / 2
+    assert found is not None  # the older turn, which never fits, is dropped
     assert list(map(list, found.older)) == [older]
-    if tokens(*turn) <= room:
+    if tokens(*turn) <= budget:
         assert found.dropped_calls == 0
         return
     cost = [tokens(*made) for made in rounds]
-    note = max(round(room), 200) / 4  # tokens that the note may take
-    last = min([*unknown, len(sizes) - 1])  # may not go
-    enough = [n for n in range(last) if tokens(asked) + sum(cost[n:]) + note <= room]
+    note = max(round(budget), 200) / 4  # the most tokens that the note may take
+    last = min([*unknown, len(sizes) - 1])  # must be kept
+    enough = [n for n in range(last) if tokens(asked) + sum(cost[n:]) + note <= budget]
     count = min([*enough, last])
     assert found.dropped_calls == count
     if count == 0:
@@ -623,7 +623,7 @@ def test_plan_drops_the_fewest_oldest_calls_that_let_the_last_turn_fit(
     assert kept == [message for made in rounds[count:] for message in made]
     assert isinstance(told, UserMessage)
     lines = text_of(told.content).splitlines()[1:]
-    max_note = max(round(room), 200)
+    max_note = max(round(budget), 200)
     assert sum(map(len, lines)) <= max_note
     expected = [f"- look({made.tool_calls[0].arguments}): " for made, _ in rounds[:count]]
     for line, start in zip(lines, expected[-len(lines) :], strict=True):
@@ -689,7 +689,7 @@ def test_plan_includes_the_tokens_of_the_tools() -> None:
     assert conversation.tools
     found = plan_compaction(Compaction(1_000, 2), conversation, prompt().render(session=Session()))
     assert found is not None
-    assert found.scale == pytest.approx(1, abs=0.01)  # a part of a token for each message
+    assert found.scale == pytest.approx(1, abs=0.01)  # a fraction of a token for each message
     shorter = found.apply(prompt().render(session=Session()), "")
     estimate = request_tokens(shorter.messages, shorter.tools)
     assert found.tokens_of(shorter) == pytest.approx(estimate, rel=0.02)

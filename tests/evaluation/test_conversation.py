@@ -76,7 +76,7 @@ def template(*, closable: bool = False, enabled: bool = True) -> PromptTemplate[
             MarkdownSection(
                 title="Payments",
                 key="payments",
-                template="Pay at once.",
+                template="Pay immediately.",
                 summary="How to pay.",
                 visibility=SectionVisibility.SUMMARY,
                 tools=[payments],
@@ -139,7 +139,7 @@ def test_json_with_an_unanswered_call_raises_serde_error() -> None:
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        ((), "there is no message"),
+        ((), "no message"),
         ((UserMessage("Hi"), ToolMessage("c1", "Done.")), "'c1' answers no call"),
     ],
 )
@@ -221,11 +221,9 @@ def test_restated_keeps_provider_compaction_items_unchanged(keep_turns: int | No
     )
     conversation = chat([compacted, say("one"), say("two"), say("three")], "A", "B", "C")
     assert conversation.conversation is not None
-    anew = conversation.conversation.restated(KIND, keep_turns=keep_turns)
-    [kept] = [message for message in anew.messages if getattr(message, "wire", ())]
-    assert isinstance(kept, AssistantMessage)
-    assert (kept.wire, kept.tool_calls) == (compacted.wire, compacted.tool_calls)
-    assert isinstance(anew.messages[anew.messages.index(kept) + 1], ToolMessage)
+    restated = conversation.conversation.restated(KIND, keep_turns=keep_turns)
+    assert restated.messages.count(compacted) == 1
+    assert isinstance(restated.messages[restated.messages.index(compacted) + 1], ToolMessage)
 
 
 @pytest.mark.parametrize(
@@ -290,10 +288,10 @@ def test_closed_section_is_removed_from_a_restated_conversation() -> None:
     adapter, session = ScriptedAdapter([OPEN, close, say("one")]), Session()
     conversation = adapter.evaluate(closable, session=session, message="Hi").conversation
     assert conversation is not None
-    anew = conversation.restated(closable, session)
-    assert "Pay at once." in conversation.to_json()
-    assert "Pay at once." not in anew.to_json()
-    assert kinds(anew.messages) == ["instructions", "user", "assistant"]
+    restated = conversation.restated(closable, session)
+    assert "Pay immediately." in conversation.to_json()
+    assert "Pay immediately." not in restated.to_json()
+    assert kinds(restated.messages) == ["instructions", "user", "assistant"]
 
 
 def test_restated_reports_the_change_of_a_section_that_was_only_read() -> None:
@@ -314,23 +312,27 @@ def test_restated_reports_the_change_of_a_section_that_was_only_read() -> None:
     first = adapter.evaluate(kind, session=session, message="Hi").conversation
     second = adapter.evaluate(rude, session=session, message="So?", conversation=first).conversation
     assert second is not None
-    anew = second.restated(rude, session)
-    assert kinds(anew.messages) == [
+    restated = second.restated(rude, session)
+    assert kinds(restated.messages) == [
         *["instructions", "user", "assistant", "tool", "assistant", "user", "assistant"],
         "instructions",
     ]
-    assert anew.messages[-1] == Instructions(_CHANGED + "### 1.1. Manner\n\nBe rude.")
-    assert anew.restated(rude, session) == anew
-    third = adapter.evaluate(rude, session=session, message="And?", conversation=anew).conversation
+    assert restated.messages[-1] == Instructions(_CHANGED + "### 1.1. Manner\n\nBe rude.")
+    assert restated.restated(rude, session) == restated
+    third = adapter.evaluate(
+        rude, session=session, message="And?", conversation=restated
+    ).conversation
     assert third is not None
-    assert third.messages == (*anew.messages, UserMessage("And?"), say("three"))
+    assert third.messages == (*restated.messages, UserMessage("And?"), say("three"))
 
 
 def test_restated_keeps_the_last_turns_after_the_summary() -> None:
     execution = chat([say("one"), say("two"), say("three")], "A", "B", "C")
     assert execution.conversation is not None
-    anew = execution.conversation.restated(KIND, Session(), keep_turns=1, summary="A and B.")
-    assert [message.content for message in anew.messages if isinstance(message, UserMessage)] == [
+    restated = execution.conversation.restated(KIND, Session(), keep_turns=1, summary="A and B.")
+    assert [
+        message.content for message in restated.messages if isinstance(message, UserMessage)
+    ] == [
         "A and B.",
         "C",
     ]
@@ -376,7 +378,7 @@ def test_main_loop_stream_yields_restarted(*, asynchronous: bool) -> None:
     assert events[-1].response.usage.input_tokens == 20
     first = events[-1].response.transcript[0]
     assert isinstance(first, Instructions)
-    assert "Pay at once." in first.content
+    assert "Pay immediately." in first.content
 
 
 def test_tools_that_change_between_turns_are_added_and_removed() -> None:

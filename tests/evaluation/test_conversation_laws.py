@@ -1,7 +1,7 @@
 """Laws of conversations, over random trees, params, conditions and choices of the model.
 
-A `Chat` is a prompt whose params and conditions change between the turns; what the model has read
-is computed here from the messages only.
+A `Chat` is a prompt whose params and conditions change between turns. The text that the model has
+read is computed here only from the messages.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ type Calls = tuple[tuple[str, dict[str, Any]], ...]  # Any: arguments as JSON
 
 @dataclass(frozen=True)
 class World:
-    """A tree whose selectors give the other answer for the sections at `flipped`."""
+    """A tree whose selectors return the opposite for the sections at `flipped`."""
 
     roots: tuple[Plan, ...]
     closable: bool
@@ -82,7 +82,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 @st.composite
 def turns(draw: st.DrawFn, world: World) -> list[Calls]:
-    """The calls of the model in one turn of a chat, request by request."""
+    """The model's calls in one turn of a chat, request by request."""
     keys = [".".join(path) for path in paths(world.roots)] + ["always", "none such"]
     choice = st.tuples(
         st.sampled_from(("read_section", "read_section", "close_section")),
@@ -142,7 +142,7 @@ def now(
 
 
 def read_last(messages: Iterable[Message], heading: str) -> str:
-    """What the model has read last that begins with this heading."""
+    """Returns the last text with this heading that the model has read."""
     said = [
         text_of(message.content)
         for message in messages
@@ -156,7 +156,7 @@ def read_last(messages: Iterable[Message], heading: str) -> str:
 def check_read(
     messages: Sequence[Message], rendered: RenderedPrompt[Any], conversation: Conversation | None
 ) -> None:
-    """The model has read last what the prompt says now."""
+    """Checks that the last text that the model has read for each section is current."""
     closed = {
         record.path
         for record in (conversation.sections if conversation else ())
@@ -172,7 +172,7 @@ def check_read(
 
 
 def check_answered(messages: Sequence[Message]) -> None:
-    """Every call has one answer, before the model or the user speaks again."""
+    """Checks that every call has one answer before the model's or the user's next message."""
     waiting: Counter[str] = Counter()
     for message in messages:
         match message:
@@ -194,7 +194,7 @@ def own_tools(request: SeenRequest) -> dict[str, Any]:
 def drawn_chat(
     data: st.DataObject, world: World, session: Session, *, changes: bool = True
 ) -> tuple[Prompt[Any], Conversation]:
-    """A chat of some turns, between which params and conditions change."""
+    """Draws a chat of some turns, between which params and conditions change."""
     conversation, prompt = None, world.prompt(data.draw(bindings()))
     for _ in range(data.draw(st.integers(1, 3))):
         if changes:
@@ -250,7 +250,7 @@ def test_model_has_last_received_the_current_text_of_each_visible_section(
 def test_unchanged_turn_adds_only_the_user_message_and_the_answer(data: st.DataObject) -> None:
     world, session = data.draw(worlds()), Session()
     prompt, conversation = drawn_chat(data, world, session)
-    # the first idle turn may tell of sections that the last turn opened around others
+    # the first idle turn may report sections that the last turn opened around others
     before = idle(prompt, conversation, session)
     after = idle(prompt, before, session)
     assert after.messages[: len(before.messages)] == before.messages
@@ -282,18 +282,18 @@ def test_restated_conversation_keeps_tools_open_sections_and_state(
     conversation, before = take_turn(prompt, [], conversation, session)
     state, rendered = session.snapshot().to_json(), now(prompt, conversation, session)
     keep = data.draw(st.none() | st.integers(0, 5))
-    anew = conversation.restated(prompt, session, keep_turns=keep)
+    restated = conversation.restated(prompt, session, keep_turns=keep)
     assert session.snapshot().to_json() == state
-    assert anew.messages[0] == Instructions(rendered.text)
-    assert now(prompt, anew, session).visibility == rendered.visibility
-    check_answered(anew.messages)
-    users = [message for message in anew.messages if isinstance(message, UserMessage)]
+    assert restated.messages[0] == Instructions(rendered.text)
+    assert now(prompt, restated, session).visibility == rendered.visibility
+    check_answered(restated.messages)
+    users = [message for message in restated.messages if isinstance(message, UserMessage)]
     assert len(users) == min(keep if keep is not None else 9, len(conversation.turns))
-    after, first = take_turn(prompt, [], anew, session)
+    after, first = take_turn(prompt, [], restated, session)
     assert own_tools(first) == own_tools(before)
-    check_read(first.messages, rendered, anew)
-    assert after.messages == (*anew.messages, UserMessage("And?"), say("So."))
-    assert anew.restated(prompt, session) == anew
+    check_read(first.messages, rendered, restated)
+    assert after.messages == (*restated.messages, UserMessage("And?"), say("So."))
+    assert restated.restated(prompt, session) == restated
 
 
 # --- however it runs
@@ -343,7 +343,7 @@ class Amount:
 
 
 class Bank:
-    """Payments that must be made at most once; `begun` has those whose handler has begun."""
+    """Payments that must be made at most once; `begun` has those whose handler has started."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -380,8 +380,9 @@ class Bank:
 
 
 def pays(request: SeenRequest) -> AssistantMessage:
-    """Pays 1, opens a section, looks twice and pays 2 and 3 at once; repeats only what did not
-    run."""
+    """Pays 1, opens a section, looks twice, and pays 2 and 3 in one turn; repeats only calls that
+    did not run.
+    """
     done: set[str] = set()
     made: dict[str, str] = {}
     for message in request.messages:
@@ -416,7 +417,7 @@ def banker(*, dynamic: bool, parallel: Any) -> MainLoop:
 
 
 def goes_on(bank: Bank, stopped: Conversation | None, *, message: str | None = None) -> None:
-    """The stopped conversation is valid and continues, and no payment starts twice."""
+    """Checks that the stopped conversation is valid and continues, without paying twice."""
     assert stopped is not None
     check_answered(stopped.messages)
     assert Conversation.from_json(stopped.to_json()) == stopped

@@ -1,4 +1,4 @@
-"""Calls that must not run twice are found again by tool and arguments, in order."""
+"""Calls that must not run twice are recognized by tool and arguments, in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -113,7 +113,7 @@ def key(params: object, arguments: str = "{}") -> str:
 
 def test_calls_with_equal_params_have_the_same_key() -> None:
     assert key(Login("ada", "x"), "{}") == key(Login("ada", "x"), "other words")
-    assert key(Login("ada", "x")) != key(Login("ada", "y"))  # which no repr shows
+    assert key(Login("ada", "x")) != key(Login("ada", "y"))  # which the repr does not show
     assert key({"a": 1, "b": 2}) == key({"b": 2, "a": 1}) != key({"a": 1, "b": 3})
 
 

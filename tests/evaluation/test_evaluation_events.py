@@ -1,4 +1,4 @@
-"""However an evaluation ends, one event says so, and it is the last one of the evaluation."""
+"""However an evaluation ends, one event reports it, and it is the evaluation's last event."""
 
 import asyncio
 from collections.abc import Callable
@@ -81,7 +81,7 @@ WAYS = ["execute", "execute_async", "stream", "stream_async"]
 
 
 def run(way: str, loop: MainLoop, session: Session, **options: Any) -> BaseException | None:
-    """Runs the prompt to its end in one of four ways; returns what it raised."""
+    """Runs the prompt to its end in one of four ways; returns the error that it raised."""
     evaluate: Callable[..., Any] = getattr(loop, way)
 
     async def last() -> None:
@@ -113,7 +113,7 @@ def ends(session: Session) -> list[EvaluationStopped]:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a model writes, what limits the run, and what must be said of its end."""
+    """A model's output, the run's limits, and the expected report of its end."""
 
     replies: list[Any]
     options: dict[str, Any]

@@ -1,5 +1,5 @@
-"""A tool's context serves only its call: code that is still running gets an error, and changes
-nothing.
+"""A tool's context works only during its call: code that is still running afterwards gets an error
+and changes nothing.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ ISOLATED = RunConfig(parallel_tool_calls="isolated")
 
 
 class Lingering:
-    """A thread that a handler starts, and that uses the context when the call has finished."""
+    """A thread that a handler starts, and that uses the context after the call has finished."""
 
     def __init__(self, use: Callable[[ToolContext], object]) -> None:
         self.use = use
@@ -61,7 +61,7 @@ class Lingering:
 def evaluate(
     asked: Prompt[Any], session: Session, count: int = 1, *, asynchronous: bool = False
 ) -> None:
-    """`count` calls in one turn, side by side if there are several."""
+    """Makes `count` calls in one turn, concurrently if there are several."""
     config = ISOLATED if count > 1 else RunConfig()
     adapter = ScriptedAdapter(
         [call(*[("probe", {"a": number}) for number in range(count)]), say("x")], config=config
@@ -86,7 +86,7 @@ def test_thread_that_outlives_its_call_cannot_use_the_context(
     lingering = Lingering(USES[what])
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        USES[what](context)  # during the call all of it works
+        USES[what](context)  # during the call, everything works
         lingering.start(context)
         if ending is ValueError:
             raise ValueError("no")

@@ -32,7 +32,7 @@ from weakincentives.prompt import MarkdownSection, PromptTemplate, Resource, Too
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.testing import ScriptedAdapter, assert_tool_contract, call, say
 
-type Face = Callable[..., Any]  # Any: the arguments and the response of an adapter
+type Face = Callable[..., Any]  # Any: an adapter's arguments and response
 
 
 def stream(adapter: ScriptedAdapter, *args: Any, **options: Any) -> Any:
@@ -172,7 +172,7 @@ def test_postponed_annotations_are_injected(face: Face) -> None:
     run = play(postponed.look_up, {"q": "a"}, face=face, resources={postponed.Database: db})
     assert run.answer == f"a {run.session.session_id} a!"
     assert play(postponed.describe, {"q": "a"}, face=face).answer.startswith("a ")
-    assert play(postponed.count, {"ids": [1]}, face=face).ok is False  # a function is no result
+    assert play(postponed.count, {"ids": [1]}, face=face).ok is False  # a function is not a result
     visit, _ = postponed.local_tools(tool)
     arguments = {"first": {"name": "A"}, "second": {"name": "B"}}
     assert play(visit, arguments, face=face).answer == "A B"

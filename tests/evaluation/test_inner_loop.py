@@ -1,4 +1,4 @@
-"""The inner loop with the limits around it: no provider, no handler."""
+"""The inner loop with its limits, without a provider or handlers."""
 
 import json
 import pickle
@@ -135,8 +135,8 @@ type End = tuple[object, list[Message], TokenUsage, int, list[object]]
 
 
 def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pickled: bool) -> End:
-    """Plays `script` to `loop`, submitting up to `batch` outcomes at once; a second passes with
-    each step.
+    """Plays `script` to `loop`, submitting up to `batch` outcomes together; each step takes a
+    second.
     """
     seconds = count()
     injected: list[object] = []
@@ -155,7 +155,7 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
                 try:
                     limits.reserve_request(turn - 1)
                 except LimitError:
-                    loop.turns -= 1  # it is not sent
+                    loop.turns -= 1  # the request is not sent
                     raise
                 answer = script[turn - 1] if turn <= len(script) else says('{"n": 1}')
                 limits.count(answer.usage)

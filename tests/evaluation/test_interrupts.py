@@ -1,4 +1,4 @@
-"""C4: an interrupt at any moment of a call leaves it done or undone as a whole, and resources
+"""C4: after an interrupt at any moment, a call is completely done or undone, and resources are
 closed.
 """
 
@@ -30,7 +30,7 @@ from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing import ScriptedAdapter
 
 LIBRARY = str(Path(sys.modules["weakincentives"].__file__ or "").parent)
-# An interrupt can come between the making of a coroutine and its first step.
+# An interrupt can arrive between the creation of a coroutine and its first step.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning"
 )
@@ -38,7 +38,7 @@ TOOL_ID = 4  # of sys.monitoring: none of those that debuggers, coverage and pro
 
 
 class Interrupt(KeyboardInterrupt):
-    """The one that a test raises."""
+    """The interrupt that a test raises."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Interrupter:
     count: int = 0
     armed: bool = True
     where: str = "nowhere"
-    before_exit: bool = False  # it came before the `try` of an `__exit__`
+    before_exit: bool = False  # it arrived before the `try` of an `__exit__`
 
     def event(self, code: CodeType, *_: object) -> object:
         if not code.co_filename.startswith(LIBRARY):
@@ -88,8 +88,8 @@ class Interrupter:
 
 
 def at_every_event(test: Callable[[Interrupter], object], most: int = 20_000) -> int:
-    """Runs with an interrupt at each event in turn until there is none left; gives how many there
-    were. A run that is not full interrupts at each third one.
+    """Runs with an interrupt at each event in turn until none is left; returns the number of
+    events. A partial run interrupts at every third event.
     """
     try:
         for at in range(1, most, 1 if FULL else 3):
@@ -104,7 +104,7 @@ def at_every_event(test: Callable[[Interrupter], object], most: int = 20_000) ->
 
 @dataclass
 class Tracked:
-    """A resource of one call that knows whether it is open, and whose state goes back."""
+    """A resource for one call that knows whether it is open, and whose state can be restored."""
 
     opened: list["Tracked"]
     open: bool = True
@@ -129,11 +129,11 @@ class Tracked:
 
 
 class Late(Tracked):
-    """One that is first made within the call."""
+    """A resource that is first created during the call."""
 
 
 class Manager(Tracked):
-    """One that is entered, and open until it is left."""
+    """A resource that is entered, and open until it is exited."""
 
     close = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - so that it is entered
 
@@ -223,7 +223,7 @@ def test_interrupt_at_any_event_of_a_call_commits_it_or_rolls_it_back(
             assert [
                 resource for resource in opened if resource.open and isinstance(resource, Late)
             ] == [], where
-            # at the line of a `with` no signal comes between entry and block
+            # at the line of a `with`, no signal arrives between entry and block
             if "_transact" not in interrupter.where:
                 assert [resource.savepoints for resource in opened if resource.savepoints] == [], (
                     where
@@ -256,7 +256,7 @@ def test_interrupt_while_entering_or_exiting_resources_leaves_none_open(*, fails
         if interrupter.before_exit or interrupter.where.startswith(
             ("_run_now", "ResourceContext.__enter__")
         ):
-            # when the context has been entered, no signal comes between these lines and the block
+            # once the context has been entered, no signal arrives between these lines and the block
             return
         assert [resource for resource in opened if resource.open] == [], where
         assert not asked.resources.is_open, where

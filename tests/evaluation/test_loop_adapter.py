@@ -1,4 +1,4 @@
-"""Both performers carry out the same evaluation."""
+"""Both performers produce the same evaluation."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ def story(
     budget: Budget | None,
     asynchronous: bool,
 ) -> Any:
-    """All that an observer can see of one evaluation."""
+    """Returns everything observable of one evaluation."""
     session = Session()
     events: list[object] = []
     session.bus.subscribe(Event, events.append)

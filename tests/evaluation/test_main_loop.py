@@ -1,5 +1,5 @@
-"""The loop around evaluations: sections open by starting again, within one deadline and budget,
-nothing run twice.
+"""The loop around evaluations: sections open through restarts, within one deadline and budget, and
+no call runs twice.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ def summarized(
 def manual(
     *tools: Tool[Any, Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False
 ) -> Prompt[Any]:
-    """A shown section with `tools`, two summarized ones with a tool each, and one without."""
+    """A full section with `tools`, two summarized ones with a tool each, and one without tools."""
     return Prompt(
         ns="tests",
         key="manual",
@@ -101,7 +101,7 @@ def dynamic(*replies: Reply) -> ScriptedAdapter:
     return ScriptedAdapter(replies)
 
 
-# Any: options of every kind.
+# Any: options of all types.
 def execute(
     adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, **options: Any
 ) -> Execution[Any]:
@@ -124,7 +124,7 @@ def overrides(session: Session) -> dict[tuple[str, ...], SectionVisibility]:
 
 
 def opened_with(adapter: ScriptedAdapter) -> list[str]:
-    """The prompt's text in each evaluation."""
+    """Returns the prompt's text in each evaluation."""
     first = [request.messages[0] for request in adapter.requests if len(request.messages) == 1]
     return [text_of(message.content) for message in first if isinstance(message, UserMessage)]
 
@@ -170,7 +170,7 @@ def test_requested_section_is_open_after_the_restart(
     )
     assert overrides(session) == {("more",): FULL}
     assert injected == []
-    # what telemetry counts as wink.disclosure.restarts
+    # telemetry counts these as wink.disclosure.restarts
     assert [(event.section_keys, event.reason) for event in expanded] == [(("more",), reason)]
 
 
@@ -451,7 +451,7 @@ def test_max_tool_calls_applies_across_restarts() -> None:
 
 
 class Watch:
-    """A clock that a script moves on."""
+    """A clock that a script advances."""
 
     def __init__(self) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -500,7 +500,7 @@ def test_error_after_a_restart_contains_the_usage_of_all_evaluations(run: Run) -
     assert (failing.turns, failing.transcript) == (
         0,
         (),
-    )  # an error in use elsewhere stays as it is
+    )  # an error that is used elsewhere does not change
     assert (caught.value.usage, caught.value.turns) == (EACH, 2)
 
 
@@ -509,7 +509,7 @@ def test_error_after_a_restart_contains_the_usage_of_all_evaluations(run: Run) -
 
 @dataclass(frozen=True)
 class Free:
-    """Params that fit no JSON any more once they are parsed."""
+    """Params that can no longer be converted to JSON once they are parsed."""
 
     value: Any = None
 
@@ -526,7 +526,7 @@ def once(
 
 
 def paying(paid: list[int]) -> Tool[Any, Any]:
-    """A tool that must not run twice for the same call; it answers with how often it ran."""
+    """Returns a tool that must not run twice for a call; it answers with the number of its runs."""
 
     def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
         paid.append(params.a)
@@ -537,7 +537,7 @@ def paying(paid: list[int]) -> Tool[Any, Any]:
 
 
 def told(adapter: ScriptedAdapter) -> list[str]:
-    """Answers to tool calls in the last request."""
+    """Returns the answers to tool calls in the last request."""
     return [
         message.content
         for message in adapter.requests[-1].messages
@@ -691,7 +691,7 @@ def test_calls_with_equal_json_but_different_params_both_run() -> None:
 
 
 class SeedSignature(ProviderAdapter):
-    """An adapter whose `evaluate` takes what the seeds give it, and no more."""
+    """An adapter whose `evaluate` accepts only the arguments in the seed documents."""
 
     def __init__(self, inner: ProviderAdapter) -> None:
         self.inner = inner
@@ -779,7 +779,7 @@ def test_nested_adapter_has_the_capabilities_and_budget_of_the_callers_adapter()
 
 
 class Counter:
-    """A resource that a run makes once."""
+    """A resource that a run creates once."""
 
     made: ClassVar[int] = 0
 
@@ -870,7 +870,7 @@ def test_equal_calls_both_run_without_a_main_loop() -> None:
 
 
 class OwnError(PromptEvaluationError, OSError):
-    """An error whose `__new__`, constructor and slots are its own."""
+    """An error with its own `__new__`, constructor and slots."""
 
     __slots__ = ("place",)
 

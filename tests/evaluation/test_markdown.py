@@ -1,4 +1,4 @@
-"""Messages as Markdown say who said what, whatever kind of message it is."""
+"""Messages rendered as Markdown name their author, whatever the kind of message."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Images and documents in messages, params and tool results: the model sees them, and whatever is
-written down has references.
+"""Images and documents in messages, params and tool results: the model sees them, and everything
+that is stored contains references.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ def template(*, visibility: SectionVisibility = SectionVisibility.FULL) -> Promp
 
 
 def no_bytes(text: str) -> None:
-    """Fails if `text` has the bytes of a picture, in base64 or in Python's form."""
+    """Fails if `text` contains the bytes of a picture, in base64 or in Python's notation."""
     for data in (PNG, png(red=7), PDF):
         for start in range(3):
             assert b64encode(data[start:])[4:24].decode() not in text
@@ -199,7 +199,7 @@ def test_changed_image_is_sent_in_a_later_turn_and_earlier_messages_stay() -> No
     adapter = ScriptedAdapter([say("A cat."), say("A dog.")])
     session = Session()
     first = adapter.evaluate(template().bind(Photo(CAT)), session=session, message="Who?")
-    changed = Image.from_bytes(png(red=7), name="cat.png")  # another file of the same name
+    changed = Image.from_bytes(png(red=7), name="cat.png")  # another file with the same name
     second = adapter.evaluate(
         template().bind(Photo(changed)),
         session=session,

@@ -1,5 +1,5 @@
-"""What a tool's handler evaluates is a run inside its call: its sections open there, its usage
-counts in each budget above it, and it is undone with the call.
+"""A handler's evaluation is a nested run in its call: its sections open there, its usage counts
+towards each budget above it, and it is undone with the call.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ WAYS: list[Way] = ["evaluate", "evaluate_async", "stream", "stream_async", "exec
 def evaluate(
     adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, way: Way, **options: Any
 ) -> PromptResponse[Any]:
-    """Evaluates in one of the ways that an adapter and a `MainLoop` offer."""
+    """Evaluates with one of the methods of an adapter and a `MainLoop`."""
 
     async def last() -> Any:
         events = adapter.stream_async(prompt, session=session, **options)
@@ -86,7 +86,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the tree: each turn delegates to further runs, and the last one answers."""
+    """A run in the tree: each turn delegates to further runs, and the last turn answers."""
 
     turns: tuple[tuple["Run", ...], ...] = ()
     max_calls: int | None = None
@@ -188,7 +188,7 @@ def test_no_nested_run_exceeds_a_budget_and_all_usage_is_counted(
     assert usage == sum(tree.spent, TokenUsage())
     for path in {"root", *tree.requests, *tree.calls}:
         run = tree.run_at(path)
-        if len(set(tree.calls)) == len(tree.calls):  # no call was repeated by itself
+        if len(set(tree.calls)) == len(tree.calls):  # no call was repeated automatically
             assert run.max_calls is None or within(tree.requests, path) <= run.max_calls
             below = within(tree.calls, path) - (path in tree.calls)
             assert run.max_tool_calls is None or below <= run.max_tool_calls
@@ -208,7 +208,7 @@ def outer(handler: Any, **options: Any) -> Prompt[Any]:
 
 
 def inner(*tools: Tool[Any, Any], disclosure: Disclosure = Disclosure.OPEN) -> Prompt[Any]:
-    """A prompt whose section `lore` is summarized."""
+    """Returns a prompt whose section `lore` is summarized."""
     lore = MarkdownSection(
         title="Lore",
         key="lore",
@@ -247,7 +247,7 @@ def test_sections_requested_by_a_nested_run_open_in_that_run(way: Way) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_handler_can_evaluate_a_prompt_by_every_entry_point(way: Way) -> None:
     def ask(params: Args, *, context: ToolContext) -> ToolResult[str]:
-        nested: Any = context.adapter  # Any: an adapter with the ways of `ScriptedAdapter`
+        nested: Any = context.adapter  # Any: an adapter with the methods of `ScriptedAdapter`
         session: Any = context.session
         return ToolResult(evaluate(nested, inner(), session, way).text)
 
@@ -413,7 +413,7 @@ def test_parallel_calls_of_a_prompt_run_on_forks_and_merge_their_state() -> None
     both, barrier = asyncio.Barrier(2), list[int]()
 
     class Meeting(ScriptedAdapter):
-        """Answers once both runs are under way: they share an event loop."""
+        """Answers once both runs have started: they share an event loop."""
 
         async def ask_async(self, request: ProviderRequest) -> AssistantMessage:
             if len(request.transcript) == 1:
@@ -613,7 +613,7 @@ def test_nested_run_in_a_handler_uses_the_resources_of_the_parent_run(
 
 
 def recursive(adapter: ScriptedAdapter) -> Prompt[None]:
-    """A prompt whose tool runs the prompt again."""
+    """Returns a prompt whose tool runs the prompt again."""
 
     def recurse(_: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(context.evaluate(recursive(adapter)).text)
@@ -622,7 +622,7 @@ def recursive(adapter: ScriptedAdapter) -> Prompt[None]:
 
 
 def recursing() -> ScriptedAdapter:
-    """An adapter whose model always calls the tool, and answers with the tool's first result."""
+    """Returns an adapter whose model always calls the tool, and answers with its first result."""
 
     def answer(seen: SeenRequest) -> AssistantMessage:
         results = answers_of(seen)

@@ -75,7 +75,7 @@ def run_suspended(
 
 @dataclass(frozen=True)
 class Step:
-    """One call: a note, or runs that a handler makes one after another; which may be denied."""
+    """One call, which may be denied: a note, or runs that a handler starts one after another."""
 
     number: int
     approval: Literal["arguments", "effects"] | None = None
@@ -219,7 +219,7 @@ def test_suspended_tree_of_runs_gives_the_same_result_as_with_an_approver(
 
 
 # --------------------------------------------------------------------------------------------------
-# what is pending, and how it resumes
+# pending calls, and resuming
 
 
 ASK_TWICE = [
@@ -575,7 +575,7 @@ def test_compacted_nested_run_reports_the_same_usage_with_a_suspension() -> None
 
 
 def ended(session: Session) -> set[tuple[str, TokenUsage, int]]:
-    """What the evaluations of each prompt have used; a repeated one tells it again."""
+    """Returns the usage of each prompt's evaluations; a repeated evaluation reports it again."""
     return {(event.prompt_name, event.usage, event.turns) for event in session[PromptExecuted]}
 
 
@@ -619,7 +619,7 @@ def test_provider_failure_record_restores_the_same_error(
 
 
 def test_calls_with_one_id_are_distinguished_across_turns_and_nested_runs() -> None:
-    """A provider gives every call the same id: in a turn, in later turns and inside calls."""
+    """A provider gives every call the same id: in a turn, in later turns and in nested runs."""
 
     def same_ids(seen: SeenRequest) -> AssistantMessage:
         first, *later = seen.messages
@@ -653,7 +653,7 @@ def test_calls_with_one_id_are_distinguished_across_turns_and_nested_runs() -> N
 
 
 def test_decision_does_not_apply_to_a_later_call_with_the_same_id() -> None:
-    modes = iter(["arguments", None, "arguments"])  # the call that waited needs no approval later
+    modes = iter(["arguments", None, "arguments"])  # the pending call needs no approval later
     asked = prompt(asking(write_note, lambda params: next(modes)))
     same = replace(call(("run", {"a": 1})), tool_calls=(call(("run", {"a": 1})).tool_calls[0],))
     same = replace(same, tool_calls=(replace(same.tool_calls[0], call_id="id"),))
@@ -665,7 +665,7 @@ def test_decision_does_not_apply_to_a_later_call_with_the_same_id() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 def test_resume_rejects_changed_nested_prompts_and_unknown_call_ids() -> None:

@@ -56,7 +56,7 @@ def test_runs_of_32_threads_on_one_session_are_serialized(
                     session=session,
                     save=lambda _: order.append(
                         index
-                    ),  # at the end of the run, which holds the session
+                    ),  # at the end of the run, which has reserved the session
                 )
                 return
             except ConcurrentRunError as error:
@@ -116,7 +116,7 @@ def test_second_run_on_a_session_raises_concurrent_run_error_with_a_remedy() -> 
 
 
 def test_concurrent_payment_is_rejected_instead_of_being_rolled_back() -> None:
-    """One run pays; the failing call of the other began before and ends after the payment."""
+    """One run pays; the other run's failing call begins before and ends after the payment."""
 
     async def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
         """Looks."""
@@ -157,7 +157,7 @@ def test_closed_or_dropped_stream_releases_the_session(ending: str) -> None:
 
 def test_run_that_fails_at_its_start_releases_the_session() -> None:
     session, three = Session(), cast("Any", 3)
-    kept = list[BaseException]()  # whose tracebacks hold the frames of the run
+    kept = list[BaseException]()  # their tracebacks keep the frames of the run
     for _ in range(2):
         with pytest.raises(TypeError) as caught:
             MainLoop(script([1])).execute(prompt(), session=session, budget=three)
@@ -180,7 +180,7 @@ def test_handler_can_evaluate_nested_runs_and_a_chat_in_its_own_session() -> Non
             own.send("Hello?").text,
         ]
         with pytest.raises(ConcurrentRunError):
-            model.evaluate(inner, session=context.session)  # which nobody knows to be nested
+            model.evaluate(inner, session=context.session)  # not known to be nested
         return ToolResult(" ".join(texts))
 
     noting = call(("note", {"a": 1}))
@@ -194,7 +194,7 @@ def test_handler_can_evaluate_nested_runs_and_a_chat_in_its_own_session() -> Non
 
 
 def test_prompt_with_resources_allows_only_one_run_at_a_time() -> None:
-    """Else the failing call of one run takes back what the other has changed in a resource."""
+    """Otherwise, a failing call in one run would undo the other run's changes to a resource."""
 
     class Cell:
         """A resource."""

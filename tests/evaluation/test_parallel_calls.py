@@ -1,4 +1,4 @@
-"""Calls of one turn side by side come to what they come to one after the other, in less time."""
+"""Concurrent calls in one turn have the same result as sequential calls, in less time."""
 
 import asyncio
 import signal
@@ -106,8 +106,8 @@ def story(
     external: bool,
     later: bool,
 ) -> tuple[object, ...]:
-    """All that can be told of an evaluation whose tools run `turns`, in a session that begins with
-    `start` values.
+    """Returns everything observable of an evaluation whose tools run `turns`, in a session that
+    begins with `start` values.
     """
     calls = [program for turn in turns for program in turn]
     numbers = iter(range(len(calls)))
@@ -163,7 +163,7 @@ def test_parallel_calls_give_the_same_result_as_calls_in_order(
 
 
 def meet(barrier: Barrier, *, later: bool) -> Callable[..., Any]:
-    """A handler that returns only when as many calls run as the barrier waits for."""
+    """A handler that returns once as many calls run as the barrier waits for."""
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         barrier.wait(TIMEOUT)
@@ -181,7 +181,7 @@ def meet(barrier: Barrier, *, later: bool) -> Callable[..., Any]:
 def test_calls_of_one_turn_run_concurrently_and_are_committed_in_order(
     driver: Evaluate, count: int, later: bool
 ) -> None:
-    """On few cores, too: the event loop's own pool of threads may be smaller."""
+    """This holds even on few cores, where the event loop's own thread pool may be smaller."""
     at, ids = Session(), [f"call_{number}" for number in range(1, count + 1)]
     adapter = ScriptedAdapter([call(*[("meet", {})] * count), say("done")], config=ISOLATED)
     response = driver(adapter, prompt(named("meet", meet(Barrier(count), later=later))), at)
@@ -247,7 +247,7 @@ def test_non_repeatable_call_separates_groups_of_parallel_calls(
 
 
 def counted(handler: Callable[[ToolContext], object]) -> tuple[Tool[Any, Any], list[str]]:
-    """A tool, and the ids of the calls for which its handler ran."""
+    """Returns a tool, and the ids of the calls for which its handler ran."""
     ran: list[str] = []
 
     def counting(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -260,7 +260,7 @@ def counted(handler: Callable[[ToolContext], object]) -> tuple[Tool[Any, Any], l
 def twice(
     tool: Tool[Any, Any], at: Session, driver: Evaluate = evaluate, **resources: Any
 ) -> list[str]:
-    """The answers to two parallel calls of the tool."""
+    """Returns the answers to two parallel calls of the tool."""
     adapter = ScriptedAdapter([call(("count", {}), ("count", {})), say("done")], config=ISOLATED)
     asked = prompt(tool).bind(**resources)
     return [answer.content for answer in answers(driver(adapter, asked, at).transcript)]
@@ -306,7 +306,7 @@ def test_failed_call_does_not_make_later_calls_run_again() -> None:
 
 
 def swallowing(ask: Callable[[ToolContext], object]) -> Callable[[ToolContext], object]:
-    """A careless handler: whatever is raised, it makes an answer of."""
+    """A careless handler that turns every error into an answer."""
 
     def handler(context: ToolContext) -> object:
         try:
@@ -317,7 +317,7 @@ def swallowing(ask: Callable[[ToolContext], object]) -> Callable[[ToolContext], 
     return handler
 
 
-# Any: what is asked for is not in the protocol.
+# Any: the requested attribute is not in the protocol.
 REFUSED: dict[str, Callable[[Any], object]] = {
     "telemetry": lambda context: len(context.session[ToolInvoked]),
     "a subscription": lambda context: context.event_bus.subscribe(Note, print) and "subscribed",
@@ -424,7 +424,7 @@ def test_dispatch_that_fails_only_without_earlier_calls_runs_after_them() -> Non
             context.session[Note].clear()
         with suppress(ValueError):
             context.session.dispatch(Note("new"))
-        return "went on"
+        return "cleared"
 
     twice(counted(handler)[0], at)
     assert at[Note].all() == (Note("new"),)
@@ -439,13 +439,13 @@ class Forgetful(ForkableCell):
 
     def fork(self) -> ForkedCell:
         if self.at == "fork":
-            raise OSError("no room")
+            raise OSError("disk full")
         return super().fork()
 
     def merge(self, fork: ForkedCell, /) -> bool:
         if self.at == "merge":
             self.numbers.append(99)
-            raise OSError("no room")
+            raise OSError("disk full")
         return super().merge(fork)
 
 
@@ -516,7 +516,7 @@ def test_resource_created_in_a_failing_call_is_closed_and_discarded() -> None:
 
 
 def test_nested_runs_of_parallel_calls_run_concurrently_on_their_forks() -> None:
-    """Each call's bus gets its events immediately, the session's bus in the order of the calls."""
+    """Each call's bus gets its events immediately; the session's bus gets them in call order."""
     barrier = Barrier(2)
 
     def inner(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -714,10 +714,10 @@ def test_cancellation_does_not_start_calls_queued_for_a_thread() -> None:
 
 
 def main_waits_for_calls(*, cancelled: bool) -> bool:
-    """Whether the main thread has handed all calls over, or cancelled those without a thread.
+    """Returns whether the main thread has submitted all calls, or cancelled those without a thread.
 
-    It then waits in the pool's shutdown. An interrupt before that may hit the start of a thread,
-    which CPython does not survive unharmed.
+    It then waits in the pool's shutdown. An earlier interrupt may hit the start of a thread, which
+    corrupts CPython's state.
     """
     frame, called = sys._current_frames().get(main_thread().ident or 0), ""
     while frame is not None:
@@ -765,7 +765,7 @@ def test_sigint_does_not_start_calls_queued_for_a_thread() -> None:
         begun.append(context.call_id)
         if running.wait(TIMEOUT) == 0:  # in one of the sixteen calls that run
             wait_for_main(cancelled=False)
-            # one that comes just before the main thread blocks does not wake it: CPython checks
+            # a signal just before the main thread blocks does not wake it: CPython checks
             # for signals before and after, but not in between
             while not interrupted.wait(0.1):
                 signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
@@ -843,7 +843,7 @@ def test_call_that_runs_again_keeps_its_unique_idempotency_key() -> None:
 
     def listens(params: Args, *, context: ToolContext) -> ToolResult[object]:
         keys.append(f"{params.a} {context.idempotency_key}")
-        # which no fork has, so the call runs again
+        # forks lack it, so the call runs again
         context.session.bus.subscribe(ToolInvoked, lambda _: None)
         return ToolResult("ok")
 
@@ -857,7 +857,7 @@ def test_call_that_runs_again_keeps_its_unique_idempotency_key() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# what a call on forks receives
+# the arguments of a call on forks
 
 
 def test_only_repeatable_calls_without_approval_run_on_forks() -> None:
@@ -952,7 +952,7 @@ def test_duration_of_a_parallel_call_is_at_least_that_of_its_handler() -> None:
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         started = perf_counter()
-        while perf_counter() < started + 0.02:  # longer than what comes after it
+        while perf_counter() < started + 0.02:  # longer than the steps after it
             pass
         took[params.a] = perf_counter() - started
         return ToolResult("ok")

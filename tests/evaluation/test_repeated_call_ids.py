@@ -1,4 +1,4 @@
-"""Servers may repeat the ids of calls, within a turn and over turns: each call keeps its answer."""
+"""Servers may repeat call ids, within a turn and across turns: each call keeps its answer."""
 
 from typing import Any
 

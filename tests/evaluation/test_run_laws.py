@@ -1,14 +1,14 @@
 """L11, L13-L16: a run that is cut anywhere ends as if it had never been cut.
 
-A run is cut by a suspension and by Ctrl-C, and continues in another process by another entry point.
-The part of a law in which today's engine is wrong is a test of its own with the mark `fault`:
-remove the mark, or widen the shape of the law above it, with the change that makes it pass.
+A run is cut by a suspension and by Ctrl-C, and continues in another process with another entry
+point. The part of a law that the engine currently breaks is a separate test with the mark `fault`:
+with the change that makes it pass, remove the mark, or widen the shape of the law above it.
 `make test-cuts` tries 4,000 trees for each law and as many interrupts.
 
-Without durable runs, L11 and L13 have no crashes. L15 is stated for the positions that today's
+Without durable runs, L11 and L13 have no crashes. L15 is stated for the positions that current
 values can name: the end of a chat's message, and a suspension. Forks at other entries, and forks
-with a changed prompt, wait for `MainLoop.fork(log, at=…)`. What L12 says about `Began` and `Called`
-waits for the log, too.
+with a changed prompt, will need `MainLoop.fork(log, at=…)`. The part of L12 about `Began` and
+`Called` also needs the log.
 """
 
 import gc
@@ -333,7 +333,7 @@ def test_forks_of_a_suspended_run_match_runs_with_the_same_decision(tree: Tree) 
 
 
 def check_agreement(process: Process, _: str = "") -> None:
-    """State and files have what the answers in the conversation say, and nothing else."""
+    """Checks that state and files match the answers in the conversation exactly."""
     said = process.chat.conversation
     done = [] if said is None else done_calls(said.messages)
     notes = [note.text for note in process.session[Note].all() if note.text != "accepted"]
@@ -395,7 +395,7 @@ class Interrupter:
 
 
 def interrupt_turn(at: int) -> Interrupter:
-    """Interrupts a chat's turn before one bytecode and checks what it leaves.
+    """Interrupts a chat's turn before one bytecode and checks the state that it leaves.
 
     The turn then continues in another process.
     """
@@ -419,7 +419,7 @@ def interrupt_turn(at: int) -> Interrupter:
         return interrupter
 
 
-# An interrupt can come between the making of a generator or coroutine and its first step.
+# An interrupt can arrive between the creation of a generator or coroutine and its first step.
 unfinished = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning"
 )
@@ -427,7 +427,7 @@ unfinished = pytest.mark.filterwarnings(
 
 @unfinished
 def test_state_files_and_conversation_agree_after_an_interrupt_at_any_bytecode() -> None:
-    rng, whole = Random(CUTS_SEED), in_own_thread(partial(interrupt_turn, 0))  # noqa: S311 - chance that can be repeated
+    rng, whole = Random(CUTS_SEED), in_own_thread(partial(interrupt_turn, 0))  # noqa: S311 - reproducible
     try:
         for at in rng.sample(range(1, whole.count), min(max(10 * CUTS, 100), whole.count - 1)):
             in_own_thread(partial(interrupt_turn, at))

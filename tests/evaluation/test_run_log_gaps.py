@@ -1,4 +1,4 @@
-"""What a run's log keeps that was lost without one."""
+"""State that a run's log keeps, and that was lost without one."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
 
 
 def book_and_pay(*, hidden: bool = False) -> Prompt[Any]:
-    """A prompt whose call of `pay` waits for approval, in a summarized section if `hidden`."""
+    """Returns a prompt whose call of `pay` needs approval, in a summarized section if `hidden`."""
     book = Tool[Args, object](name="book", description="b", handler=note, effect="at_most_once")
     pay = Tool[Args, object](name="pay", description="p", handler=note, approval="arguments")
     if not hidden:
@@ -91,7 +91,7 @@ def test_chat_resumes_a_call_suspended_after_a_restart() -> None:
 
 def test_text_streamed_before_a_stop_is_in_the_next_request() -> None:
     class Words(ScriptedAdapter):
-        """Its first answer comes word by word."""
+        """A model whose first answer arrives word by word."""
 
         def ask_stream(self, request: Any) -> Any:
             answer = self.ask(request)
@@ -157,7 +157,7 @@ def test_message_whose_summary_failed_is_kept_and_the_chat_continues() -> None:
 
 
 def delegating(approval: Any = None) -> Prompt[Any]:
-    """A prompt whose tool runs an agent, and is approved by its effects if `approval` says so."""
+    """Returns a prompt whose tool runs an agent, with the given `approval`."""
     inner = prompt(text="Inner.")
 
     def delegate(_: NoParams, *, context: ToolContext) -> ToolResult[object]:

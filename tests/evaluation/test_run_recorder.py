@@ -1,4 +1,4 @@
-"""A nested run repeats what it had done: state, sections and resources come to the same."""
+"""A nested run repeats its recorded steps, with the same state, sections and resources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ def nothing(context: ToolContext, amount: int) -> None:
 
 
 def paying(change: Callable[[ToolContext, int], None], paid: list[int]) -> Tool[Any, Any]:
-    """A tool that must not run twice and changes the session."""
+    """Returns a tool that must not run twice and changes the session."""
 
     def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
         paid.append(params.a)
@@ -210,7 +210,7 @@ def test_limit_error_of_a_nested_run_is_not_replayed_after_a_resume() -> None:
 
 
 class Ledger:
-    """A resource that can be put back and does not say what has changed."""
+    """A resource that can be restored, but does not report its changes."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -248,12 +248,12 @@ def ask_for_ledger(context: ToolContext) -> None:
     [
         (use_nothing, use_nothing, True),
         (use_nothing, write_file, False),
-        (use_nothing, ask_for_ledger, False),  # the call has made it
+        (use_nothing, ask_for_ledger, False),  # the call has created it
         (read_file, use_nothing, True),
         (read_file, read_file, True),
         (read_file, write_file, False),
         (read_file, ask_for_ledger, False),
-        (ask_for_ledger, use_nothing, False),  # it cannot tell whether it has changed
+        (ask_for_ledger, use_nothing, False),  # it does not know whether it has changed
     ],
 )
 def test_run_is_suspended_unless_an_at_most_once_call_may_change_resources(

@@ -1,4 +1,4 @@
-"""A plain stream of a run can be closed from any thread, and an open one is named to who waits."""
+"""A run's plain stream can be closed from any thread, and an error names a stream that is open."""
 
 import asyncio
 from collections.abc import Callable, Generator

@@ -1,6 +1,4 @@
-"""What providers are told: strict where a schema allows it, and never more than the type itself
-accepts.
-"""
+"""The schemas that providers get: strict where possible, and never wider than the type itself."""
 
 import json
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
@@ -57,7 +55,7 @@ def test_null_arguments_for_omitted_fields_use_the_defaults(
     kind, value = drawn
     seen: list[object] = []
 
-    # Any: the params are made for the occasion.
+    # Any: the params are created for the test.
     def handler(params: Any, *, context: ToolContext) -> ToolResult[object]:
         seen.append(params)
         return ToolResult("ok")
@@ -274,7 +272,7 @@ def test_recursive_type_has_an_object_at_the_root() -> None:
 
 @dataclass(frozen=True)
 class Chain:
-    """Recursive, and strict all the same."""
+    """A recursive type that is strict nevertheless."""
 
     name: str
     next: "Chain | None" = None

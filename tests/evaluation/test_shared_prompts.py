@@ -1,4 +1,4 @@
-"""Requests that share one prompt bind it for each user and overlap: runs keep their bindings."""
+"""Concurrent requests bind a shared prompt for each user: runs keep their bindings."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class NoParams:
 
 
 def shared(*tools: Tool[Any, Any]) -> Prompt[None]:
-    """A prompt whose second section opens in a new evaluation."""
+    """Returns a prompt whose second section opens in a new evaluation."""
     return PromptTemplate(
         ns="tests",
         key="shared",
@@ -70,14 +70,14 @@ OPEN = call(("open_sections", {"section_keys": ["account"], "reason": "r"}))
 
 
 def texts(adapter: ScriptedAdapter) -> list[str]:
-    """The prompt of each request."""
+    """Returns the prompt in each request."""
     return [str(request.messages[0]) for request in adapter.requests]
 
 
 def binding(
     prompt: Prompt[None], user: str, reply: AssistantMessage
 ) -> Callable[[SeenRequest], AssistantMessage]:
-    """A reply of the model during which another request binds the prompt."""
+    """Returns a model's reply during which another request binds the prompt."""
 
     def answer(_: SeenRequest) -> AssistantMessage:
         prompt.bind(User(user))

@@ -1,6 +1,4 @@
-"""Streaming through the real SDK against a scripted server: the events, and that they end as
-`evaluate` does.
-"""
+"""Streaming through the real SDK against a scripted server: events that end like `evaluate`."""
 
 import asyncio
 import os
@@ -41,7 +39,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
-# Any: prompts and events of every kind.
+# Any: prompts and events of all types.
 type Run = Callable[..., list[Any]]
 
 
@@ -267,7 +265,7 @@ def test_closing_a_stream_stops_the_run_and_keeps_finished_calls(api: str) -> No
 
 
 class Held:
-    """A resource that tells when it is closed."""
+    """A resource that records when it is closed."""
 
     def __init__(self, notices: list[object]) -> None:
         self.notices = notices

@@ -1,4 +1,4 @@
-"""What a run that waits keeps for the time after, and what it recalls then."""
+"""The state that a suspended run stores, and that the resumed run restores."""
 
 import pickle
 from dataclasses import replace
@@ -43,7 +43,7 @@ def called(suspension: Suspension) -> int:
 
 
 def mailing(sent: list[int]) -> Tool[Any, Any]:
-    """A tool that must not run twice."""
+    """Returns a tool that must not run twice."""
 
     def send(params: Args, *, context: ToolContext) -> ToolResult[object]:
         sent.append(params.a)
@@ -97,7 +97,7 @@ def test_suspension_keeps_the_earlier_conversation_and_on_change() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# calls before the wait
+# calls before the suspension
 
 
 def test_at_most_once_calls_run_as_often_with_a_suspension_as_without() -> None:
@@ -207,7 +207,7 @@ def test_unserializable_state_keeps_the_marks_of_other_suspended_runs() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.parametrize("first", ["free", "run"])
@@ -226,7 +226,7 @@ def test_rejected_nested_run_stays_suspended_if_nothing_has_run_since(first: str
     ]
     loop, at = MainLoop(ScriptedAdapter(script)), Session()
     suspension = suspended(loop, asked("Writes."), at)
-    if first == "run":  # the call inside is known only when this one has run
+    if first == "run":  # the nested call is known only after this one has run
         suspension = suspended(
             loop, asked("Writes."), at, suspension=suspension, decisions=approvals(suspension)
         )
@@ -336,7 +336,7 @@ def test_run_suspended_names_all_pending_calls_and_can_be_pickled() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# what people are shown
+# what the approver sees
 
 
 def test_nested_run_of_a_later_call_starts_only_in_its_turn() -> None:

@@ -1,4 +1,4 @@
-"""A run that waits for people goes on as if it had never stopped."""
+"""A suspended run resumes as if it had never stopped."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ from weakincentives.testing.scripted import ScriptedAdapter, call, say
 def execute_suspended(
     loop: MainLoop, asked: Prompt[Any], at: Session, decide: Approver, **options: Any
 ) -> tuple[Execution[Any], int]:
-    """Runs to the end; each time the run waits, another process goes on, with all decisions."""
+    """Runs to the end; resumes each suspended run from JSON, with all decisions."""
     resumed: dict[str, Any] = options
     for times in range(100):
         try:
@@ -128,7 +128,7 @@ def test_suspended_run_gives_the_same_result_as_with_an_approver(
 
 
 # --------------------------------------------------------------------------------------------------
-# what waits
+# pending calls
 
 
 def writing(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -139,7 +139,7 @@ def writing(params: Args, *, context: ToolContext) -> ToolResult[object]:
 def suspended(
     *calls: Any, tools: Sequence[Tool[Any, Any]] = (), at: Session | None = None, **options: Any
 ) -> tuple[MainLoop, Prompt[Any], Session, Suspension]:
-    """A run whose calls of one turn wait."""
+    """Returns a run whose calls in one turn are pending."""
     loop = MainLoop(ScriptedAdapter([call(*calls), say("done")]))
     asked = prompt(*(tools or (asking(writing),)))
     at = at or Session()
@@ -235,7 +235,7 @@ def test_replaced_arguments_require_a_decision_even_if_the_approval_changes(
     at.dispatch(Note("meanwhile"))
     try:
         loop.resume(asked, waiting.value.suspension, {"call_1": decision}, session=at)
-    except RunSuspended as again:  # an approval of effects is none of arguments
+    except RunSuspended as again:  # approving effects does not approve arguments
         [preview] = again.suspension.pending
         assert (preview.approval, preview.arguments) == ("arguments", '{"a": 9}')
         loop.resume(asked, again.suspension, {"call_1": decision}, session=at)
@@ -375,7 +375,7 @@ def test_suspended_time_is_not_charged_to_max_seconds() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.claim("N-12")
@@ -427,7 +427,7 @@ def test_resume_rejects_decisions_on_unknown_calls_or_of_another_type(
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     with pytest.raises((ValueError, TypeError), match=message):
         loop.resume(asked, suspension, decisions, session=at)
-    loop.resume(asked, suspension, {"call_1": Approve()}, session=at)  # it still waits
+    loop.resume(asked, suspension, {"call_1": Approve()}, session=at)  # it is still suspended
 
 
 def test_resume_rejects_another_prompt_a_changed_tool_and_a_message() -> None:
@@ -471,7 +471,7 @@ INSIDE = {"tool": "run", "arguments": "{}", "runs": []}
 
 
 def edited(suspension: Suspension, **changes: object) -> str:
-    """The suspension's JSON with other values at paths such as `pending__0__tool`."""
+    """Returns the suspension's JSON with other values at paths such as `pending__0__tool`."""
     value: Any = json.loads(suspension.to_json())
     for path, new in changes.items():
         *parents, last = [int(key) if key.isdigit() else key for key in path.split("__")]

@@ -1,5 +1,5 @@
-"""One tool call, through the scripted adapter: whatever goes wrong is an answer, and leaves no
-trace in the state.
+"""One tool call with the scripted adapter: every failure becomes an answer, and leaves the state
+unchanged.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def scripted(*replies: Reply) -> ScriptedAdapter:
 def once(
     handler: Callable[..., Any] | None, arguments: object = "{}", *, params: type[Any] = Args
 ) -> ToolMessage:
-    """The answer to one call of a tool with this handler; the evaluation goes on to its end."""
+    """Returns the answer to one call of a tool with this handler, after a complete evaluation."""
     adapter = scripted(call(("probe", arguments)))
     return only_answer(adapter, prompt(tool(handler, params=params)))
 
@@ -290,7 +290,7 @@ def test_float_without_a_fraction_is_accepted_as_an_integer(
         return ToolResult("ran")
 
     assert once(handler, arguments, params=Scalars).success
-    assert repr(seen) == repr([expected])  # which tells 7 from 7.0
+    assert repr(seen) == repr([expected])  # because 7 == 7.0
 
 
 @pytest.mark.parametrize("arguments", ["", "  \n"])
@@ -371,7 +371,7 @@ HOSTILE = (
     "encode",
     "isascii",
 )
-# Any: made here, since no `str` may override these
+# Any: created at run time, because a subclass of `str` may not override these
 Text: Any = type("Text", (str,), dict.fromkeys(HOSTILE, refuse))
 
 
@@ -440,7 +440,7 @@ handlers = pytest.mark.parametrize("failing", [fails_with, fails_later_with])
         (Mute(), "Mute"),
         (SaysText(), "it broke"),
         (Unshowable("it broke"), "it broke"),
-        # which no future and no coroutine can carry
+        # which futures and coroutines cannot propagate
         (StopIteration("StopIteration"), "StopIteration"),
         (TimeoutError("slow"), "slow"),
         (ExceptionGroup("many", [ValueError("one")]), "many (1 sub-exception)"),
@@ -500,7 +500,7 @@ def test_interrupt_after_a_handler_rolls_back_the_call_before_it_propagates() ->
         context.session.dispatch(Note("half done"))
         return ok(params, context=context)
 
-    # Any: what a trace function is given depends on the event.
+    # Any: a trace function's argument depends on the event.
     def interrupt(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_name == "_run_handler" and event == "return":
             sys.settrace(None)
@@ -569,7 +569,7 @@ def test_result_that_is_not_a_tool_result_fails_the_call(result: object) -> None
 @pytest.mark.parametrize("message", [None, 5, b"bytes", ["list"]])
 def test_message_that_is_not_a_string_fails_the_call(message: Any) -> None:
     for value in (None, Args()):
-        answer = once(lambda params, *, context: ToolResult(message, value))  # noqa: B023 - called at once
+        answer = once(lambda params, *, context: ToolResult(message, value))  # noqa: B023 - called immediately
         assert not answer.success
         assert "must be a string" in answer.content
 
@@ -632,7 +632,7 @@ def test_value_is_sent_as_json_after_the_message() -> None:
 
 @dataclass(frozen=True)
 class Rendered:
-    # Any: what a careless author returns.
+    # Any: whatever a careless author returns.
     text: Any
 
     def render(self) -> Any:

@@ -1,4 +1,4 @@
-"""However a run ends while a person decides, it leaves nothing, and the next run works."""
+"""However a run ends while an approval is pending, nothing is left and the next run works."""
 
 import asyncio
 import signal
@@ -70,7 +70,7 @@ def test_process_that_ends_during_approval_leaves_no_effects(
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(10)
-                if ending == "SIGINT":  # Python misses one that comes just before it waits
+                if ending == "SIGINT":  # Python misses a signal just before it waits
                     process.send_signal(signal.SIGINT)
         finally:
             process.kill()
@@ -92,7 +92,7 @@ def test_process_that_ends_during_approval_leaves_no_effects(
 def test_run_cancelled_during_approval_leaves_no_effects(tmp_path: Path, kind: str) -> None:
     make(tmp_path / "folder", tmp_path / "chat.db")
     folder = tmp_path / "folder"
-    # A plain handler would run in a thread, for which a cancellation waits.
+    # A plain handler would run in a thread, which a cancellation would have to wait for.
     asked = suspended_chat.chat_prompt(folder, "nested async" if kind == "nested" else kind)
     calls = [call(("delegate", {}))] if kind == "nested" else []
     inside = [say("inside") for _ in calls]

@@ -48,9 +48,9 @@ def test_opened_topic_provides_its_tool_and_findings_are_typed_state() -> None:
     [
         (
             {"line": 12},
-            "Not reported: 'shop/rules.py' has 10 lines, so there is no line 12. Read the file.",
+            "Not reported: 'shop/rules.py' has 10 lines, so line 12 does not exist. Read the file.",
         ),
-        ({"line": 0}, "so there is no line 0"),
+        ({"line": 0}, "so line 0 does not exist"),
         ({"path": "shop/rule.py"}, "Not reported: there is no 'shop/rule.py'; list its directory"),
         ({"path": "../../secret.py"}, "Not reported: '../../secret.py' holds '..'"),
         ({"path": "/etc/passwd"}, "Not reported: '/etc/passwd' is absolute"),
@@ -117,7 +117,7 @@ def test_unreachable_server_exits_with_code_1(capsys: pytest.CaptureFixture[str]
 def test_missing_folder_is_reported_in_one_line() -> None:
     process = run_example("code_reviewer", "nowhere")
     assert process.returncode == 2
-    assert process.stderr.splitlines()[-1].endswith("'nowhere' is no folder")
+    assert process.stderr.splitlines()[-1].endswith("'nowhere' is not a folder")
 
 
 def test_folder_without_python_files_is_rejected(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def fix(root: Path, decision: Decision, **changes: object) -> tuple[str, list[Preview]]:
-    """What the model reads of a proposed fix, and what the person has seen."""
+    """Returns the answer to a proposed fix, and the preview that the approver has seen."""
     shown: list[Preview] = []
 
     def approver(preview: Preview) -> Decision:
@@ -209,7 +209,7 @@ def test_denied_fix_changes_nothing(project: Path) -> None:
         ({"old": "nowhere"}, "Not proposed: `old` is in 'shop/rules.py' 0 times."),
         ({"old": "e"}, "Not proposed: `old` is in 'shop/rules.py'"),
         ({"old": ""}, "Not proposed: `old` is in 'shop/rules.py' 0 times."),
-        ({"new": "    except:\n"}, "Not proposed: it would be no Python"),
+        ({"new": "    except:\n"}, "Not proposed: it would not be Python"),
         ({"path": "shop/rule.py"}, "Not proposed: there is no 'shop/rule.py'"),
         ({"path": "../outside.py"}, "Not proposed: '../outside.py' holds '..'"),
         ({"path": ".env"}, "Not proposed: there is no '.env'"),
@@ -274,7 +274,7 @@ def test_fix_without_a_terminal_is_suspended_in_a_file_for_wink_approve(project:
     assert f"wink approve {stored}, then the same command again" in waiting.stderr
     listed = process(project.parent, "approve", "review.json")
     assert "+        raise" in listed.stderr
-    assert run_example(*command).returncode == 3  # nobody has decided yet
+    assert run_example(*command).returncode == 3  # no decision has been made yet
     [call_id] = [preview.call_id for preview in Suspension.from_json(stored.read_text()).pending]
     assert tree(project) == before
     assert process(project.parent, "approve", "review.json", "--yes", call_id).returncode == 0

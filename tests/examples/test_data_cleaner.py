@@ -1,4 +1,4 @@
-"""The data cleaner: a tool that fails halfway leaves rows and notes as they were; the file is
+"""The data cleaner: a tool that fails halfway leaves rows and records unchanged; the file is
 written at the end.
 """
 
@@ -45,7 +45,7 @@ def clean(path: Path, *steps: Say) -> tuple[Session, list[str], Conclusion | Non
 def test_conversion_that_fails_halfway_restores_rows_and_changes(messy: Path) -> None:
     session, texts, _ = clean(messy, CONVERT, DONE)
     assert (
-        "Row 2: 'n/a' is no number. 1 cells had been changed; that is undone."
+        "Row 2: 'n/a' is not a number. 1 cells had been changed; that is undone."
         in answers(session)[0]
     )
     assert texts == [MESSY]
@@ -69,9 +69,9 @@ def test_drop_rows_drops_nothing_if_any_row_is_missing(messy: Path) -> None:
     drop = Say(calls=(Call("drop_rows", {"rows": [1, 9], "reason": "old"}),))
     again = Say(calls=(Call("drop_rows", {"rows": [1], "reason": "old"}),))
     session, texts, _ = clean(messy, drop, again, again, DONE)
-    assert answers(session)[0] == "There is no row 9. No row was dropped."
+    assert answers(session)[0] == "Row 9 does not exist. No row was dropped."
     assert texts == [MESSY, *["order,amount\nB,n/a\nC,7\n"] * 2]
-    assert answers(session)[2] == "There is no row 1. No row was dropped."
+    assert answers(session)[2] == "Row 1 does not exist. No row was dropped."
     assert session[Drop].all() == (Drop(1, "old"),)
 
 
@@ -101,11 +101,11 @@ def test_conversion_is_atomic_and_its_changes_reproduce_the_sheet(
     [
         (
             Call("convert_column", {"column": "price", "to": "number"}),
-            "There is no 'price' in row 1; columns are",
+            "No cell 'price' in row 1; columns are",
         ),
         (
             Call("set_cell", {"row": 7, "column": "order", "value": "", "reason": "?"}),
-            "There is no 'order' in row 7",
+            "No cell 'order' in row 7",
         ),
         (Call("convert_column", {"column": "amount", "to": "money"}), "'text', 'number' or 'date'"),
         (Call("convert_column", '{"column": '), "Invalid arguments"),
@@ -172,7 +172,7 @@ def test_output_folder_is_checked_before_the_run(
 ) -> None:
     with pytest.raises(SystemExit):
         main([str(messy), "--output", str(messy.with_name("no") / "clean.csv")])
-    assert "there is no folder" in capsys.readouterr().err
+    assert "it is not a folder" in capsys.readouterr().err
 
 
 def test_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path) -> None:
@@ -180,11 +180,11 @@ def test_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path) -> 
     assert process.returncode == 0, process.stderr
     assert "no LLM" in process.stdout.splitlines()[0]
     assert (
-        "Row 5: '6 March 2026' is no date. 3 cells had been changed; that is undone."
+        "Row 5: '6 March 2026' is not a date. 3 cells had been changed; that is undone."
         in process.stdout
     )
     assert process.stdout.count("rolled back to the byte") == process.stdout.count("✗") == 5
-    assert "row 6 dropped: amount 'twelve' is no number" in process.stdout
+    assert "row 6 dropped: amount 'twelve' is not a number" in process.stdout
     assert process.stdout.splitlines()[-1] == "5 rows kept, 2 dropped; written to orders.clean.csv"
     assert (tmp_path / "orders.clean.csv").read_text() == (
         "order,date,customer,amount\n"

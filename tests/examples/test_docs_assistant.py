@@ -1,4 +1,4 @@
-"""The demo on its embedded default model: questions whose answers are in the documents."""
+"""The demo with its embedded default model: questions whose answers are in the documents."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The repository assistant: a external server's failed call leaves nothing behind."""
+"""The repository assistant: an external server's failed call leaves nothing behind."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""The examples of one file: an airline's desk, a bank on SQLite, SQL that the database checks."""
+"""The single-file examples: an airline's desk, a bank on SQLite, SQL that the database checks."""
 
 import json
 from collections.abc import Generator

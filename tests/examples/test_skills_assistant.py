@@ -1,4 +1,4 @@
-"""The assistant over a folder of skills: it opens level by level, closes, and names its sources."""
+"""The assistant for a folder of skills: opens level by level, closes, and names its sources."""
 
 import json
 from pathlib import Path
@@ -50,4 +50,4 @@ def test_another_folder_of_skills_can_be_used(tmp_path: Path) -> None:
     )
     assert "two minutes at $5" in json.loads(done.stdout)["answer"]
     missing = run_example("skills_assistant", "--skills", str(tmp_path / "gone"))
-    assert (missing.returncode, "is no folder" in missing.stderr) == (2, True)
+    assert (missing.returncode, "is not a folder" in missing.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""The demo's prompt is a target of `wink`, and there is nothing to hold against it."""
+"""The demo's prompt is a target for `wink`, and has no findings."""
 
 from examples.docs_assistant.target import offline, prompt
 from weakincentives.inspection.analysis import analyze

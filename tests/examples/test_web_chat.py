@@ -1,4 +1,4 @@
-"""The chat in the browser, without one: what tabs, reloads, stops and kills leave behind."""
+"""The browser chat, without a browser: the state after tabs, reloads, stops and kills."""
 
 import asyncio
 import json
@@ -96,7 +96,7 @@ def test_two_tabs_see_every_message_and_a_concurrent_one_is_rejected(
 
     adapter.go.set()
     one.read("RUN_FINISHED")
-    start(client, "And milk?")  # which the other tab kept
+    start(client, "And milk?")  # typed in the other tab
     one.read("RUN_FINISHED")
     two.read("RUN_FINISHED", 2)
     assert one.front_end.messages == two.front_end.messages
@@ -147,7 +147,7 @@ def test_stopped_answer_keeps_its_text_and_can_be_continued(
 
 
 def decide(client: httpx.Client, tab: Tab, **decision: object) -> httpx.Response:
-    """Decides on the call that waits."""
+    """Decides on the pending call."""
     [request] = [
         item["content"]
         for item in tab.front_end.of("activity")
@@ -187,7 +187,7 @@ def test_denied_order_changes_nothing_and_the_model_sees_the_reason(
     tab = Tab(client).read("RUN_FINISHED")
     post(client, "/agent", body("Assam, please."))
     tab.read("RUN_FINISHED")
-    reloaded = Tab(client).read("RUN_FINISHED")  # where it waits, too
+    reloaded = Tab(client).read("RUN_FINISHED")  # where it is pending, too
     assert reloaded.front_end.shared_state == {"status": "waiting"}
     assert decide(client, reloaded, approve=False, reason="Rather less.").status_code == 204
     tab.read("RUN_FINISHED")
@@ -299,7 +299,7 @@ def test_requests_from_another_site_are_rejected(client: httpx.Client, path: str
     assert post(client, path, body("x"), origin="http://evil.example").status_code == 403
     assert post(client, path, body("x"), origin="null").status_code == 403
     assert client.post(path, data={"x": "y"}).status_code == 415
-    assert post(client, path, body("x"), host="evil.example").status_code == 400  # rebound names
+    assert post(client, path, body("x"), host="evil.example").status_code == 400  # DNS rebinding
     with httpx.Client(base_url=client.base_url) as stranger:
         assert post(stranger, path, body("x")).status_code == 403
 

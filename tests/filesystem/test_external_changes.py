@@ -1,4 +1,4 @@
-"""A directory that other programs change goes back to any snapshot that was recorded."""
+"""A directory that other programs change can be restored to any recorded snapshot."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def remove(path: Path) -> None:
 
 
 def change(root: Path, changes: list[Change]) -> None:
-    """Changes the tree as a external program does, without asking the directory's object."""
+    """Changes the tree as an external program does, without the directory's object."""
     for kind, name, content in changes:
         path = root / name
         if path.parent != root and not path.parent.is_dir():
@@ -52,7 +52,7 @@ def change(root: Path, changes: list[Change]) -> None:
             remove(path)
         match kind:
             case "write":
-                path.write_bytes(content)  # in place, if it is there
+                path.write_bytes(content)  # in place, if it exists
             case "protect":
                 path.unlink(missing_ok=True)
                 path.write_bytes(content)
@@ -166,7 +166,7 @@ def test_changes_made_after_a_process_was_killed_are_not_undone() -> None:
         change(root, BEFORE)
         changed_by_a_killed_process(root, AFTER)
         (folder,) = copies(root)
-        os.utime(folder / "entries.json", (0, 0))  # as if the changes had come long ago
+        os.utime(folder / "entries.json", (0, 0))  # as if the changes were old
         after = tree(root)
         with pytest.raises(
             FileExistsError, match="some of them have been changed again since"

@@ -260,7 +260,7 @@ def test_walk_yields_each_directory_before_its_contents(files: Filesystem) -> No
 
 
 def matches(pattern: list[str], path: list[str]) -> bool:
-    """What a pattern means, said in the plainest way."""
+    """Returns whether a path matches a pattern, in the plainest way."""
     if not pattern:
         return not path
     if pattern[0] == "**":
@@ -352,7 +352,7 @@ def test_hostile_pattern_takes_linear_time() -> None:
     assert process_time() - started < 10
 
 
-# Without a bound each takes many seconds, in which no other thread of the process runs.
+# Without a limit, each takes many seconds, in which no other thread of the process runs.
 @pytest.mark.parametrize(
     "text", ["a" * 300_000, ("ab" * 150 + "\n") * 30_000], ids=["line", "lines"]
 )

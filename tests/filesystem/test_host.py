@@ -1,4 +1,4 @@
-"""The jail: no path, no tree and no race leads out of the root; and files are replaced whole."""
+"""The jail: no path, tree or race can escape the root; and files are replaced completely."""
 
 import os
 import random
@@ -31,7 +31,7 @@ SECRET = b"what lies outside is nobody's business"
 
 @contextmanager
 def jail() -> Generator[tuple[Path, Path]]:
-    """A root and, next to it, a directory that must not be touched."""
+    """Returns a root and, next to it, a directory that must not be touched."""
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
         root, outside = Path(place, "root"), Path(place, "outside")
         (outside / "below").mkdir(parents=True)
@@ -42,7 +42,7 @@ def jail() -> Generator[tuple[Path, Path]]:
 
 
 def look(outside: Path) -> object:
-    """Returns what the host says of all that lies outside, without access times."""
+    """Returns the host's metadata for everything outside, except access times."""
     stats = [
         (path, path.lstat(), path.is_file() and path.read_bytes())
         for path in sorted(outside.rglob("*"))
@@ -54,7 +54,7 @@ def look(outside: Path) -> object:
 
 
 def furnish(root: Path, outside: Path) -> None:
-    """Fills the root with what an archive from anywhere could hold."""
+    """Fills the root with files that an untrusted archive could contain."""
     (root / "plain/deep").mkdir(parents=True)
     (root / "plain/file").write_text("inside")
     (root / "plain/deep/file").write_text("inside")
@@ -82,7 +82,7 @@ def try_all(
 ) -> list[object]:
     """Calls every method with a path and returns the results.
 
-    With dice, it calls all that read and a few of the rest.
+    With dice, it calls all methods that read, and a few of the others.
     """
     look: list[Callable[[], object]] = [
         lambda: files.read_bytes(path),
@@ -243,8 +243,8 @@ def test_links_in_the_tree_cannot_escape_the_root(things: list[tuple[str, str, s
         assert look(outside) == before
 
 
-# What the interpreter audits it announces before it does it: the worst moment for a swap, hit each
-# time.
+# The interpreter announces audited operations before it performs them: the worst moment for a swap,
+# hit each time.
 AUDITED = {
     "open",
     "os.mkdir",
@@ -328,9 +328,7 @@ def put_link(place: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("swapped", ["directory", "file"])
 def test_racing_symlink_swap_cannot_escape_the_root(swapped: str) -> None:
-    """A thread puts a link to the outside in the place of what is read and written, again and
-    again.
-    """
+    """A thread repeatedly replaces paths that are read and written with links to the outside."""
     with jail() as (root, outside):
         (root / "d").mkdir()
         (root / "d/secret").write_bytes(b"inside")
@@ -349,7 +347,7 @@ def test_racing_symlink_swap_cannot_escape_the_root(swapped: str) -> None:
                     place.symlink_to(target)
                 with suppress(OSError):
                     place.unlink()
-                if place.is_dir():  # writing has made another one meanwhile
+                if place.is_dir():  # writing has created another one in the meantime
                     shutil.rmtree(place, ignore_errors=True)
                 with suppress(OSError):
                     (root / "aside").rename(place)
@@ -392,7 +390,7 @@ def test_racing_symlink_swap_cannot_escape_the_root(swapped: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------
-# what is out of bounds
+# out of bounds
 
 
 def test_links_and_special_files_are_listed_but_cannot_be_opened() -> None:

@@ -22,7 +22,7 @@ STEPS = st.lists(OPERATIONS | LOOKS, max_size=6)
 
 
 def run(step: Do, files: Filesystem) -> object:
-    """What a step returns, or the error that it raises; times do not count."""
+    """Returns a step's result, or the error that it raises, without times."""
     try:
         match step.what:
             case "read":

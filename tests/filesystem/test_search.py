@@ -1,4 +1,4 @@
-"""The size of a pattern, by which a search is bounded."""
+"""The size of a pattern, which limits a search."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from weakincentives.serde import line_matcher
 
 @dataclass(frozen=True)
 class Sample:
-    """A pattern and how many atoms it has when each repeat is written out."""
+    """A pattern, and its number of atoms when each repeat is written out."""
 
     text: str
     atoms: int
@@ -58,7 +58,7 @@ PATTERNS = st.recursive(
 
 @given(PATTERNS)
 def test_pattern_size_is_never_underestimated(sample: Sample) -> None:
-    pattern = f"{sample.text}[?]"  # a pattern in any case, not a plain text
+    pattern = f"{sample.text}[?]"  # always a pattern, never plain text
     line_matcher(pattern)
     assert pattern_size(pattern) > sample.atoms
 

@@ -1,4 +1,4 @@
-"""Undo: a snapshot comes back whatever has happened since, at the cost of what has changed."""
+"""Undo: a snapshot can be restored whatever has happened since; the changes determine the cost."""
 
 import gc
 import os
@@ -87,13 +87,13 @@ def test_snapshot_can_be_restored_unless_an_older_one_was(
 # -------------------------------------------------------------------------------------------------
 # interruptions
 
-# An interrupt between opening a file and the block that closes it leaves that to the garbage
-# collector, which says so.
+# After an interrupt between opening a file and the block that closes it, the garbage collector
+# closes the file, and reports that.
 loose_files = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
-DESCRIPTORS = Path("/proc/self/fd")  # empty on systems that have no such thing
+DESCRIPTORS = Path("/proc/self/fd")  # empty on systems without it
 CONTENT: Tree = {
     "a": None,
     "a/x": b"1",
@@ -126,9 +126,7 @@ TRACED = tuple(
 
 
 class Interrupts:
-    """Raises `KeyboardInterrupt` before the nth line that runs in our code, counting those that
-    did.
-    """
+    """Raises `KeyboardInterrupt` before the nth line that runs in our code; counts these lines."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -142,7 +140,7 @@ class Interrupts:
 
 
 def interrupted(run: Callable[[], object], at: int) -> bool:
-    """Runs with an interrupt; whether there was one."""
+    """Runs with an interrupt; returns whether there was one."""
     before = sys.gettrace()
     sys.settrace(Interrupts(at))
     try:
@@ -160,7 +158,7 @@ def interrupt_at_every_line(check: Callable[[int], bool], step: int) -> None:
     at = 1
     while in_own_thread(partial(check, at)):
         at += step
-    gc.collect()  # what the interrupts left open, while this test says that it may be
+    gc.collect()  # files that the interrupts left open, while this test allows that
     assert at > 20
 
 
@@ -205,7 +203,7 @@ def test_interrupt_of_restore_at_any_line_allows_another_restore(
 
 
 class Failing(HostFilesystem):
-    """Fails to put back one path, as long as it is told to."""
+    """Fails to restore one path, as long as it is told to."""
 
     stuck: str | None = None
     error: type[BaseException] = ValueError
@@ -247,7 +245,7 @@ def test_failed_restore_of_an_older_snapshot_can_be_retried(tmp_path: Path) -> N
     files.stuck = "b"
     with pytest.raises(ExceptionGroup):
         files.restore(first)
-    del second  # the content of "b" stays within reach
+    del second  # the content of "b" stays reachable
     files.stuck = None
     files.restore(first)
     assert tree(files) == {"a": b"old", "b": b"old"}

@@ -1,5 +1,5 @@
-"""Each check finds what it is for and stays silent otherwise; no state of disclosure hides a
-finding.
+"""Each check reports its problem and nothing else; a finding is reported in every disclosure
+state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -231,7 +231,7 @@ def test_conditions_are_evaluated_with_the_given_session() -> None:
 
 
 # ----------------------------------------------------------------------------------------------
-# tools that texts name
+# tools named in texts
 
 
 def test_summary_may_name_only_the_tools_that_it_hides() -> None:

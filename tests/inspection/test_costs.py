@@ -1,4 +1,4 @@
-"""The sums are those of the requests that were made, and the advice is the smaller of two sums."""
+"""The sums cover the requests that were made, and the advice is the smaller of two sums."""
 
 import io
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def shop(
     disclosure: Disclosure = Disclosure.READ,
     visibility: SectionVisibility = SUMMARY,
     summary: str | None = "Paying back.",
-    tool: Tool[Any, Any] = REFUND,  # Any: a tool of any kind
+    tool: Tool[Any, Any] = REFUND,  # Any: any tool
 ) -> PromptTemplate[None]:
     return PromptTemplate(
         ns="shop",

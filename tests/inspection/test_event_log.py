@@ -1,4 +1,4 @@
-"""A logged event is JSON whatever it holds, and reads back as what was written."""
+"""A logged event is JSON whatever it contains, and round-trips."""
 
 import io
 import json
@@ -54,7 +54,7 @@ def logged(run: Callable[[Session], object]) -> list[dict[str, Any]]:
     stop = write_events(session.bus, file)
     run(session)
     stop()
-    run(session)  # nobody writes this down
+    run(session)  # this is not logged
     return list(read_events(file.getvalue().splitlines()))
 
 

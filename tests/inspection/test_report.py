@@ -1,4 +1,4 @@
-"""The report is one file that says what `wink show` says, and its data stay data."""
+"""The report is one file with the same content as `wink show`, and its data is never executed."""
 
 import json
 import re
@@ -83,7 +83,12 @@ def test_report_contains_the_same_lines_as_show(wink: Wink, kind: str) -> None:
     for line in shown:
         name, _, text = line.partition(": ")
         beginning = line.removesuffix("…")
-        if name in {"user", "changed", "says", "rejected"}:  # the page has these as whole texts
+        if name in {
+            "user",
+            "changed",
+            "says",
+            "rejected",
+        }:  # the page contains these as complete texts
             beginning = text.removesuffix("…")
         assert any(each.startswith(beginning) for each in lines), line
     turns = [line for line in shown if line.startswith("turn ")]
@@ -256,7 +261,7 @@ def test_invalid_report_arguments_are_rejected_with_a_reason(
 
 
 def paths(value: Any) -> list[tuple[Any, ...]]:
-    """The places of all values in JSON."""
+    """Returns the paths of all values in JSON."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     return [
         (key, *rest)

@@ -146,7 +146,7 @@ def test_nested_evaluation_belongs_to_its_call() -> None:
     def run(session: Session) -> None:
         adapter = ScriptedAdapter([asking, say("a"), say("b"), failure, say("Done.")])
         for event in adapter.stream(template().bind(), session=session):
-            if isinstance(event, Completed):  # what the reader runs is not nested
+            if isinstance(event, Completed):  # evaluations by the reader are not nested
                 ScriptedAdapter([say("after")]).evaluate(INNER, session=session)
 
     evaluation, after = logged(run).evaluations

@@ -1,4 +1,4 @@
-"""What looks like a secret in a log is masked, and other text stays as it is."""
+"""Text in a log that looks like a secret is masked, and other text does not change."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Where a model can bring a prompt, there is that state; no text and no tool is missing from the
-smallest ones.
+"""Every state that a model can reach in a prompt is found; the smallest states contain every text
+and every tool.
 """
 
 import re
@@ -83,7 +83,7 @@ def session_with(shown_at_start: dict[SectionPath, SectionVisibility]) -> Sessio
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt, and a maker of sessions that begin alike."""
+    """A prompt, and a factory for sessions that begin alike."""
 
     roots: tuple[Plan, ...]
     prompt: Prompt[Any]
@@ -118,7 +118,7 @@ def openable(
     shown_at_start: dict[SectionPath, SectionVisibility],
     above: SectionPath = (),
 ) -> set[SectionPath]:
-    """The sections that are summarized, whatever is around them, and not disabled."""
+    """Returns the sections that are summarized, whatever surrounds them, and not disabled."""
     paths = set[SectionPath]()
     for plan in roots:
         path = (*above, plan.key)
@@ -130,7 +130,7 @@ def openable(
 
 
 class Recording(ScriptedAdapter):
-    """Keeps the prompt that the last evaluation began with."""
+    """Stores the prompt with which the last evaluation began."""
 
     last: RenderedPrompt[Any]
 

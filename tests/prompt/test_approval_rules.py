@@ -19,7 +19,7 @@ async def asynchronous() -> None:
 
 
 def refused(approval: Any, message: str, *, effect: Any = "repeatable") -> None:
-    """Checks that neither a tool nor a section takes `approval`."""
+    """Checks that neither a tool nor a section accepts `approval`."""
     with pytest.raises(PromptValidationError, match=rf"^tool 'run': {message}"):
         Tool[Args, object](
             name="run", description="R.", handler=ok, effect=effect, approval=approval

@@ -1,4 +1,4 @@
-"""Four forms of selector, one way to call them."""
+"""Selectors have four forms, and one way to call them."""
 
 import functools
 import pickle
@@ -17,7 +17,7 @@ from weakincentives.prompt import (
 from weakincentives.prompt.conditions import bind_selector
 from weakincentives.runtime.session import Session
 
-# Any: sections are made with wrong arguments here, which no type checker would let pass.
+# Any: sections are created with wrong arguments, which type checkers would reject.
 Loose: Any = MarkdownSection
 
 
@@ -53,7 +53,7 @@ class Methods:
         return params, session
 
 
-# Any: selectors of every form and answer.
+# Any: selectors of all forms and results.
 FORMS: list[tuple[Callable[..., Any], bool, bool]] = [
     (nothing, False, False),
     (by_session, False, True),

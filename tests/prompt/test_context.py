@@ -1,4 +1,4 @@
-"""The context that a handler receives."""
+"""The context passed to a handler."""
 
 from dataclasses import FrozenInstanceError, fields
 from typing import Any

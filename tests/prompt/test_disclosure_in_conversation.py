@@ -1,6 +1,4 @@
-"""What has been shown in an evaluation is known to it: the live session and conditions are not
-asked again.
-"""
+"""An evaluation knows what it has shown: it ignores later changes of session and conditions."""
 
 import logging
 import pickle
@@ -44,7 +42,7 @@ READ, OPEN, SPLIT = Disclosure.READ, Disclosure.OPEN, Disclosure.SPLIT
 type Overrides = dict[SectionPath, SectionVisibility]
 
 
-# Any below: tools, sections and prompts of every type.
+# Any below: tools, sections and prompts of all types.
 def hidden(
     key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any
 ) -> Section[Any]:
@@ -98,7 +96,7 @@ def run(
     dynamic: bool = True,
     **options: Any,
 ) -> list[str]:
-    """Answers to the tool calls of the last evaluation of an execution."""
+    """Returns the answers to tool calls in an execution's last evaluation."""
     adapter = ScriptedAdapter([*turns, say("done")], dynamic_tools=dynamic)
     done = MainLoop(adapter).execute(prompt, session=session or Session(), **options)
     return [answer.content for answer in answers(done.response.transcript)]
@@ -126,7 +124,7 @@ def delegating(inner: Callable[[], Prompt[Any]]) -> Tool[Any, Any]:
 
 @dataclass(frozen=True)
 class Flag:
-    """When the session has one, a condition answers otherwise."""
+    """State that changes the result of a condition."""
 
 
 def flagging() -> Tool[Any, Any]:
@@ -216,7 +214,7 @@ def test_condition_is_evaluated_once_per_conversation_even_after_restarts() -> N
 
 
 def test_measuring_a_section_does_not_fix_its_visibility() -> None:
-    # what the event log measures at the start must not be what the model gets later
+    # the size that the event log measures at the start must differ from what the model gets later
     from weakincentives.prompt.sizes import measure
 
     session = Session()
@@ -279,7 +277,7 @@ def test_rendered_prompt_starts_from_scratch_in_each_evaluation() -> None:
         assert contents[0].startswith("Content of section 'a':")
         assert shows in contents[0]
         assert contents[1] == "ok"
-        session.dispatch(Flag())  # b was not evaluated, so each conversation does it again
+        session.dispatch(Flag())  # b was not evaluated, so each conversation does that again
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

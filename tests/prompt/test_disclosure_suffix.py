@@ -25,7 +25,7 @@ def prompt(
 
 
 def summarized(**arguments: object) -> MarkdownSection[Who]:
-    # The keywords of a section, whichever a test wants.
+    # Any keywords of a section.
     return MarkdownSection[Who](
         **{
             "title": "Context",

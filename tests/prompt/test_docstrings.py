@@ -1,4 +1,4 @@
-"""Docstrings in Google's, NumPy's and Sphinx's style give a summary and texts of parameters."""
+"""Docstrings in Google's, NumPy's and Sphinx's styles give a summary and parameter descriptions."""
 
 import pytest
 
@@ -79,7 +79,7 @@ CITY = {"city": "The city."}
             CITY | {"n": "N.", "m": "M."},
             id="sphinx",
         ),
-        pytest.param(":param city: The city.\n:type city: str", "", CITY, id="sphinx-alone"),
+        pytest.param(":param city: The city.\n:type city: str", "", CITY, id="sphinx-only"),
     ],
 )
 def test_docstring_gives_its_first_paragraph_and_texts_of_parameters(

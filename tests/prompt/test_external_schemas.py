@@ -1,4 +1,4 @@
-"""What providers are sent of schemas that others wrote: nothing that they refuse, nothing lost."""
+"""External schemas as sent to providers: nothing that they reject, and without losses."""
 
 import json
 from math import inf, nan
@@ -383,7 +383,7 @@ FORMS: dict[str, tuple[JsonSchema | bool, JsonSchema]] = {
 @pytest.mark.parametrize(("schema", "form"), FORMS.values(), ids=FORMS)
 def test_provider_form_of_a_property(schema: JsonSchema | bool, form: JsonSchema) -> None:
     whole: JsonSchema = {"type": "object", "properties": {"a": schema}, "$defs": DEFINITIONS}
-    # as JSON, which tells 1 from 1.0 and true
+    # as JSON, which distinguishes 1, 1.0 and true
     assert json.dumps(to_provider_form(whole)["properties"]["a"]) == json.dumps(form)
 
 

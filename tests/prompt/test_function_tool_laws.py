@@ -1,4 +1,4 @@
-"""A function as a tool and the `Tool[Params, Result]` written by hand are the same tool."""
+"""A function used as a tool equals the `Tool[Params, Result]` written by hand."""
 
 import json
 import re
@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
     in_docstring: bool
 
 
-KINDS: list[tuple[Any, Any]] = [  # any types, and a default of each
+KINDS: list[tuple[Any, Any]] = [  # any types, each with a default
     (str, "x"),
     (int, 3),
     (float, 0.5),
@@ -105,7 +105,7 @@ def template(item: Tool[Any, Any]) -> PromptTemplate[None]:
 
 
 def twins(drawn: Mapping[str, Drawn], **options: Any) -> Twins:
-    """Makes both tools of a signature; both answer with the values that they receive."""
+    """Creates both tools for a signature; both answer with the values that they receive."""
 
     def look_up(**values: Any) -> str:
         return f"{sorted(values.items())!r}"
@@ -146,7 +146,7 @@ def twins(drawn: Mapping[str, Drawn], **options: Any) -> Twins:
 
 
 def single_record(drawn: Mapping[str, Drawn]) -> bool:
-    """Whether the only parameter is a record, which is flat."""
+    """Returns whether the only parameter is a record, whose fields become the params."""
     return len(drawn) == 1 and all(
         it.kind in (Line, Place) and it.default is MISSING for it in drawn.values()
     )

@@ -1,6 +1,6 @@
-"""Plain functions as tools: name, description and schema, what is refused, and what is injected.
+"""Plain functions as tools: name, description and schema, rejected functions, and injection.
 
-The cases are those of public reports about other libraries.
+The cases come from public reports about other libraries.
 """
 
 import json
@@ -77,7 +77,7 @@ def by_hand(params: Params, *, context: ToolContext) -> ToolResult[str]:
     return ToolResult(f"{params.order_id} {params.express}")
 
 
-# Any: a function of any kind, and a JSON Schema
+# Any: any function, and a JSON Schema
 def properties(function: Any) -> Any:
     return as_tool(function).params_schema()["properties"]
 
@@ -252,7 +252,7 @@ def test_object_with_call_is_a_tool_named_after_its_class() -> None:
     assert (finder.name, finder.description) == ("finder", "Finds things.")
     assert finder.params_type is postponed.Query
 
-    class WebSearch:  # noqa: PLW1641 - without a hash, as a dataclass is
+    class WebSearch:  # noqa: PLW1641 - without a hash, like a dataclass
         def __eq__(self, other: object) -> bool:
             return isinstance(other, WebSearch)
 
@@ -355,7 +355,7 @@ def bare_resource(db: Resource) -> str:  # type: ignore[type-arg] # pyright: ign
     return str(db)
 
 
-def 搜索() -> str:  # noqa: N802, PLC2401 - what is refused
+def 搜索() -> str:  # noqa: N802, PLC2401 - rejected
     return ""
 
 
@@ -660,7 +660,7 @@ def test_options_are_checked_as_those_of_a_tool(options: Any, problem: str) -> N
 
 
 def test_derived_names_are_adapted() -> None:
-    def getOrder() -> None: ...  # noqa: N802 - what is adapted
+    def getOrder() -> None: ...  # noqa: N802 - adapted
     def HTTPFetch2Pages() -> None: ...  # noqa: N802
     def _private() -> None: ...
 

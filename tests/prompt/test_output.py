@@ -192,8 +192,8 @@ def test_subscript_and_structured_output_config_are_equivalent() -> None:
     by_config = Prompt[Answer](
         ns="n", key="k", sections=[], structured_output=StructuredOutputConfig(Answer)
     )
-    alone = Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(Answer))
-    assert by_subscript.template == by_config.template == alone.template
+    without_sections = Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(Answer))
+    assert by_subscript.template == by_config.template == without_sections.template
     assert by_subscript.render().output_type is by_config.render().output_type is Answer
 
 
@@ -319,7 +319,9 @@ def test_fences_are_parsed_in_linear_time(text: str) -> None:
     started = process_time()
     with pytest.raises(OutputParseError):
         parse_structured_output(text, ONE)
-    assert process_time() - started < 10  # and hours if each fence were looked for from each line
+    assert (
+        process_time() - started < 10
+    )  # it would take hours to look for each fence from each line
 
 
 @pytest.mark.claim("PS-27")
@@ -393,7 +395,7 @@ def test_output_parse_error_survives_copy_and_pickle() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# numbers, keys and types that say nothing
+# numbers, keys and types without constraints
 
 
 class Grade(Enum):
@@ -439,10 +441,11 @@ def test_decimal_keeps_its_digits_when_other_fields_are_coerced() -> None:
 
 
 def test_duplicate_key_in_an_answer_is_named() -> None:
+    problem = "the key '{}' stands twice"
     for text in ('{"text": "a", "text": "b"}', '```json\n{"text": "a", "text": "a"}\n```'):
-        with pytest.raises(OutputParseError, match="the key 'text' stands twice"):
+        with pytest.raises(OutputParseError, match=problem.format("text")):
             parse_structured_output(text, ONE)
-    with pytest.raises(OutputParseError, match="the key 'value' stands twice"):
+    with pytest.raises(OutputParseError, match=problem.format("value")):
         answer_of(int, '{"value": 1, "value": 2}')
 
 

@@ -1,5 +1,5 @@
-"""The disclosure tools, called as a model calls them: what they answer, refuse, raise, and leave in
-the session.
+"""The disclosure tools, called as a model calls them: their answers, rejections and errors, and the
+state that they leave in the session.
 """
 
 import logging
@@ -36,7 +36,7 @@ from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
-# Any: the keywords of a section, whichever a test wants; tools and children of every type.
+# Any: any keywords of a section, and tools and children of all types.
 def shown(
     key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any
 ) -> MarkdownSection[Any]:
@@ -74,7 +74,7 @@ def tool_named(name: str) -> Tool[Any, Any]:
 
 
 def read(*keys: str) -> AssistantMessage:
-    """One turn that reads these sections."""
+    """Returns a turn that reads these sections."""
     return call(*(("read_section", {"section_key": key}) for key in keys))
 
 
@@ -88,7 +88,7 @@ def closing(key: str) -> AssistantMessage:
 
 @dataclass
 class Run:
-    """One evaluation by a scripted adapter, with its tool answers and events."""
+    """An evaluation with a scripted adapter, with its tool answers and events."""
 
     prompt: Prompt[Any]
     turns: Sequence[AssistantMessage]
@@ -127,7 +127,7 @@ class Run:
 def expansion(
     prompt: Prompt[Any], turn: AssistantMessage, *, dynamic: bool = True
 ) -> VisibilityExpansionRequired:
-    """What leaves `evaluate` when the model says `turn`."""
+    """Returns the expansion that leaves `evaluate` after the model's `turn`."""
     with pytest.raises(VisibilityExpansionRequired) as caught:
         ScriptedAdapter([turn], dynamic_tools=dynamic).evaluate(prompt, session=Session())
     return caught.value
@@ -234,7 +234,7 @@ def test_factory_uses_session_for_conditions_and_disclosure_for_suffixes() -> No
 
 @pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
 def test_disclosure_tools_are_offered_while_an_open_section_can_be_closed(name: str) -> None:
-    # what the session holds open can be closed, so the tool that opens it again is there before
+    # a section that is open in the session can be closed, so its tool is already there
     disclosure = Disclosure.OPEN if name == "open_sections" else Disclosure.READ
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("context",), visibility=FULL))
@@ -388,7 +388,7 @@ def test_non_dynamic_adapter_raises_expansion_with_its_own_message() -> None:
 
 
 def test_read_section_renders_only_the_subtree_of_the_section() -> None:
-    """By counting: the cost of `read_section` does not grow with the prompt around the section."""
+    """Checked by counting: `read_section` costs the same whatever prompt surrounds the section."""
     written: list[SectionPath] = []
 
     class Counted(MarkdownSection[Args]):
@@ -568,7 +568,7 @@ def test_tool_invoked_is_published_before_the_expansion_is_raised(disclosure: Di
 
 @pytest.mark.claim("PD-35")
 def test_tool_invoked_has_the_visibility_before_each_request() -> None:
-    # what an earlier turn opened or closed is counted
+    # sections that an earlier turn opened or closed are included
     prompt = template_of(
         hidden("a", tool_named("own"), children=[hidden("b")]), hidden("c"), closable=True
     )

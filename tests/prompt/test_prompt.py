@@ -1,4 +1,4 @@
-"""A bound template: the three ways to one, what binding keeps, and what it refuses."""
+"""A bound template: the three ways to create it, the values that it keeps, and its errors."""
 
 from dataclasses import dataclass
 from threading import Thread
@@ -33,7 +33,7 @@ class Unused:
 
 @dataclass(frozen=True)
 class WhoElse(Who):
-    """A subclass is a type of its own."""
+    """A subclass, which is a separate type."""
 
 
 def greeting() -> PromptTemplate[None]:
@@ -97,7 +97,7 @@ def test_subscripted_prompt_declares_its_output_type() -> None:
 
 
 class AnswerPrompt(Prompt[Answer]):
-    """A kind of prompt of its own."""
+    """A subclass of `Prompt`."""
 
 
 def test_subclass_of_a_subscripted_prompt_declares_its_output_type() -> None:
@@ -107,7 +107,7 @@ def test_subclass_of_a_subscripted_prompt_declares_its_output_type() -> None:
         AnswerPrompt(Loose(ns="n", key="k").template)
 
 
-# Any: calls that no type checker would let pass.
+# Any: calls that type checkers would reject.
 Loose: Any = Prompt
 
 

@@ -1,4 +1,4 @@
-"""Pydantic models and TypedDicts serve as params, results and state as dataclasses do."""
+"""Pydantic models and TypedDicts work as params, results and state, like dataclasses."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, NewType, NotRequired, TypedDict

@@ -1,4 +1,4 @@
-"""The flattened tree: its shape, its look-ups, and everything that is refused when it is built."""
+"""The flattened tree: its shape, its look-ups, and everything that is rejected when it is built."""
 
 from dataclasses import InitVar, dataclass
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from weakincentives.prompt import (
     ToolExample,
 )
 
-# Any: a section is made with whatever arguments a test wants, wrong ones included.
+# Any: a section is created with any arguments, including wrong ones.
 Loose: Any = MarkdownSection
 
 
@@ -256,7 +256,7 @@ def test_placeholder_in_an_unspecialized_section_is_rejected_with_a_fix(where: s
 @pytest.mark.parametrize("where", ["template", "summary"])
 @pytest.mark.parametrize("text", ["cost: $ 5", "$", "$1", "${", "${a b}", "ends with $"])
 def test_malformed_placeholder_is_rejected_and_quoted(where: str, text: str) -> None:
-    # refused at construction, where its author can see it
+    # rejected at construction, where its author sees it
     error = refused(section("S", **{where: text}))
     assert (error.section_path, error.placeholder) == (("s",), "$")
     assert "write '$$' for a dollar sign" in str(error)

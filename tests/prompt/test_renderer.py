@@ -1,5 +1,5 @@
-"""What a prompt shows: laws over random trees against the model in support.strategies, then single
-rows.
+"""A prompt's rendering: laws over random trees, compared with the model in support.strategies, then
+single rows.
 """
 
 import re
@@ -50,7 +50,7 @@ KEY_IN_SUFFIX = re.compile(r'with key "([^"]*)"')
 
 @dataclass(frozen=True)
 class Needed:
-    """Params that cannot be made without being told."""
+    """Params that cannot be constructed without arguments."""
 
     value: str
 
@@ -234,7 +234,7 @@ def test_summary_needs_no_params_or_visibility_of_its_children() -> None:
     child = MarkdownSection[Needed](
         title="Child",
         template="$value",
-        # which cannot be asked either, and so does not hide it
+        # its selector cannot be called either, so it does not hide the child
         enabled=lambda params: bool(params.value),
         visibility=refuse,
         tools=[Tool[Nothing, Nothing](name="of_child")],
@@ -276,7 +276,7 @@ def test_call_overrides_take_precedence_over_session_and_selector() -> None:
 
 @pytest.mark.claim("PR-41")
 def test_overrides_are_looked_up_by_path_and_never_iterated() -> None:
-    # held by counting
+    # checked by counting
     class Counting(dict[SectionPath, SectionVisibility]):
         gets = 0
 
@@ -289,8 +289,7 @@ def test_overrides_are_looked_up_by_path_and_never_iterated() -> None:
 
     tree = template_of(*(MarkdownSection(title=f"S{index}", template="x") for index in range(5)))
     scene_overrides = Counting({(f"other{index}",): SUMMARY for index in range(10_000)})
-    # The walk itself: the renderer copies overrides when it merges those of the session with the
-    # call's.
+    # Only the walk: the renderer copies overrides when it merges the session's with the call's.
     decisions = SectionDecisions(scene_overrides, {})
     view = PromptView(registry=tree.registry, params={}, decisions=decisions)
     assert len(view.visible_sections()) == Counting.gets == 5
@@ -391,7 +390,7 @@ def test_params_type_is_built_once_per_render() -> None:
 
 
 class Custom(Section[Who]):
-    """A section of the user's own."""
+    """A user-defined section."""
 
     calls: list[str]
 
@@ -485,7 +484,7 @@ def test_error_in_a_sections_own_code_has_its_path() -> None:
 
 def test_section_code_that_does_not_return_a_string_is_named_with_a_fix() -> None:
     class Forgetful(Section[None]):
-        # Any: a type checker would tell
+        # Any: a type checker would report it
         def render_body(self, params: None, *, path: SectionPath) -> Any:
             return None
 
@@ -656,7 +655,7 @@ def test_prompt_renderer_used_directly_renders_like_the_prompt() -> None:
     own = tree.bind(Who("Ada")).render(session=session)
     assert inline_overrides.text == own.text
     assert [tool.name for tool in inline_overrides.tools] == [tool.name for tool in own.tools]
-    # as the rendering document calls it; a type checker wants to know the output
+    # as in the rendering document; a type checker needs the output type
     renderer: Any = PromptRenderer
     assert renderer(registry=tree.registry).render(param_lookup={}).text == tree.render().text
 

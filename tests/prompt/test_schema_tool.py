@@ -1,4 +1,4 @@
-"""Tools from a JSON Schema: what is built, what a call receives, what the model reads."""
+"""Tools from a JSON Schema: their construction, their arguments, and the text for the model."""
 
 import json
 import pickle
@@ -155,7 +155,10 @@ def test_check_work_is_limited_in_proportion_to_the_arguments() -> None:
 @pytest.mark.parametrize(
     ("items", "unique"),
     [
-        ([{"k": number} for number in range(20_000)], True),  # by pairs this takes 20 minutes
+        (
+            [{"k": number} for number in range(20_000)],
+            True,
+        ),  # comparing pairs would take 20 minutes
         ([{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}], False),
         ([1, True, "1", None, [1], {"1": 1}, 0, False], True),
         ([[1], [1.0]], False),

@@ -1,4 +1,4 @@
-"""Sections by themselves: what one holds, what is refused when it is made, and what a clone is."""
+"""Sections by themselves: their content, the errors of their construction, and their clones."""
 
 import copy
 import pickle
@@ -42,7 +42,7 @@ TOOL = Tool[Nothing, Nothing](name="tool")
 
 
 # --------------------------------------------------------------------------------------------------
-# what one holds
+# their content
 
 
 @pytest.mark.claim("TL-19", "PS-06")
@@ -123,7 +123,7 @@ def test_slug_of_a_title_with_a_letter_or_digit_is_a_valid_key(title: str) -> No
 
 
 # --------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.claim("PR-34")
@@ -274,7 +274,7 @@ def test_template_and_summary_are_dedented_and_stripped() -> None:
 
 @pytest.mark.claim("C-26", "C-27", "PR-23")
 def test_render_body_substitutes_the_template_and_adds_no_heading() -> None:
-    # an unspecialized section takes the params that it is handed
+    # an unspecialized section accepts any params
     section = MarkdownSection(title="Test", template="Value: $value", key="test")
     assert section.render_body(Value("hello"), path=("test",)) == "Value: hello"
 
@@ -350,7 +350,7 @@ class Basket:
 
 
 class Listing(MarkdownSection[Basket]):
-    """Computes its text and a child in its constructor, and keeps state of its own."""
+    """Computes its text and a child in its constructor, and has its own state."""
 
     def __init__(self, items: list[str], service: object = None, **others: Any) -> None:
         self.items, self.service, self.log = items, service, list[str]()
@@ -521,7 +521,7 @@ def test_section_repr_is_one_bounded_line_without_texts() -> None:
         title="Many", template="", children=[child.clone(key="k" * 64) for _ in range(1_000)]
     )
     assert len(repr(many)) < 300
-    # as a debugger may show it
+    # as a debugger may display it
     assert repr(MarkdownSection.__new__(MarkdownSection)) == "<MarkdownSection None>"
 
 

@@ -1,4 +1,4 @@
-"""The measured texts are those that the prompt shows, in whichever state."""
+"""The measured texts are those that the prompt shows, in any state."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Worked examples of a task: how they read, and that they may not call what does not exist."""
+"""Worked examples of a task: how they are rendered, and that they can only call existing tools."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The definition of a prompt: what it must have, and that it is a value."""
+"""The definition of a prompt: its required parts, and that it is a value."""
 
 import copy
 import pickle
@@ -84,7 +84,7 @@ def test_template_exposes_its_arguments_and_is_frozen() -> None:
 
 
 class AnswerTemplate(PromptTemplate[Answer]):
-    """A kind of template of its own."""
+    """A subclass of `PromptTemplate`."""
 
 
 def test_subclass_of_a_subscripted_template_declares_its_output_type() -> None:

@@ -1,4 +1,4 @@
-"""L9: the compiled substitution is string.Template's, errors included."""
+"""L9: the compiled substitution equals string.Template's, including errors."""
 
 import pickle
 import string
@@ -17,7 +17,7 @@ from weakincentives.prompt.text_template import CompiledTemplate, dedented
 
 NAMES = ("a", "b", "_x1", "Name", "é", "class_", "items")
 
-# Text made of what matters to a template, so that odd neighbours meet often.
+# Text built from parts with a meaning in templates, so that odd combinations are frequent.
 PIECES = st.sampled_from(
     [
         "$",
@@ -84,7 +84,7 @@ def test_compiled_substitution_matches_string_template_including_errors(
     compiled = CompiledTemplate(source)
     expected = oracle(source, params)
     assert outcome(lambda: compiled.substitute(params)) == expected
-    assert outcome(lambda: compiled.substitute(params)) == expected  # also once the type is known
+    assert outcome(lambda: compiled.substitute(params)) == expected  # also when the type is known
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Tools: where their types come from, what is refused at construction, tools as values."""
+"""Tools: the sources of their types, errors at construction, tools as values."""
 
 import copy
 import functools
@@ -116,19 +116,19 @@ def test_tool_types_come_from_handler_annotations(handler: Any) -> None:
 
 
 def test_tool_types_of_a_partial_come_from_its_remaining_params() -> None:
-    # functools.partial has no signature that a type checker could match against a keyword-only
+    # functools.partial has no signature that type checkers can match against a keyword-only
     # context
     handler: Any = functools.partial(with_prefix, "p")
     assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
 
 
 def test_tool_types_come_from_a_method_created_from_a_partial() -> None:
-    """A partial in a class is a method since Python 3.14; `MethodType` does that on each."""
+    """Since Python 3.14, a partial in a class is a method; `MethodType` works in any version."""
     of_partial: Any = MethodType(functools.partial(Lookups.method), Lookups())
     assert types(Tool(name="lookup", handler=of_partial)) == (Lookup, Found)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="there is no Placeholder")
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="needs functools.Placeholder")
 def test_tool_types_come_from_a_partial_with_a_placeholder() -> None:
     def with_suffix(params: Lookup, suffix: str, *, context: ToolContext) -> ToolResult[Found]:
         return ToolResult(message=suffix)
@@ -147,11 +147,11 @@ def test_subscript_sets_the_types_and_takes_precedence_over_annotations() -> Non
 
 
 class Finder(Tool[Lookup, Found]):
-    """A kind of tool of its own."""
+    """A subclass of `Tool`."""
 
 
 class Getter[R](Tool[Lookup, R]):
-    """One type settled, one open."""
+    """A subclass of `Tool` with one fixed and one open type."""
 
 
 def test_subclass_of_a_subscripted_tool_has_its_types() -> None:
@@ -213,7 +213,7 @@ def test_docstring_paragraph_becomes_one_line_whatever_its_indentation(
 
 
 # -------------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 @pytest.mark.claim("TL-12")
@@ -273,7 +273,7 @@ def test_docstring_that_is_too_long_is_rejected_as_description() -> None:
 
 
 class Misleading:
-    """Methods whose own code reads like a handler's, but not once they are bound."""
+    """Methods with a handler's signature, but not once they are bound."""
 
     def handler(self, *, context: ToolContext) -> ToolResult[Found]:
         raise NotImplementedError
@@ -303,7 +303,7 @@ def test_handler_that_cannot_be_called_is_rejected_with_the_signature(
     assert "(params: Params, *, context: ToolContext)" in str(caught.value)
 
 
-# Any: handlers of shapes that work at run time, whatever a type checker would say.
+# Any: handlers that work at run time, even if a type checker would reject them.
 CALLABLE: list[Callable[..., Any]] = [
     lambda params, *, context: None,
     lambda params, /, *, context: None,
@@ -411,7 +411,7 @@ def test_handler_annotated_with_another_return_type_is_rejected() -> None:
     "returned", [Any, object, ToolResult, Awaitable, "Awaitable[ToolResult[Found]]", None]
 )
 def test_handler_whose_annotation_allows_tool_result_is_accepted(returned: object) -> None:
-    # Any: what is annotated is drawn below
+    # Any: the annotations are drawn below
     def handler(params: Lookup, *, context: ToolContext) -> Any:
         raise NotImplementedError
 
@@ -423,7 +423,7 @@ def test_handler_whose_annotation_allows_tool_result_is_accepted(returned: objec
 
 
 def test_generator_handler_is_rejected() -> None:
-    # Any: a type checker would tell of the generator
+    # Any: a type checker would report the generator
     def parts(params: Lookup, *, context: ToolContext) -> Any:
         yield ToolResult(message="One.")
 
@@ -551,7 +551,7 @@ def test_tool_handler_is_optional() -> None:
 
 @dataclass(frozen=True)
 class Wider(Lookup):
-    """A subclass, which a handler of `Lookup` takes too."""
+    """A subclass, which a handler of `Lookup` also accepts."""
 
 
 type Looked = Lookup

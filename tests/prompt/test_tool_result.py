@@ -1,4 +1,4 @@
-"""Tool results: what they hold, and what the model receives of them."""
+"""Tool results: their content, and the part that the model receives."""
 
 import inspect
 import json

@@ -1,7 +1,8 @@
-"""A section with files: its mounts, what each tool shows and changes, and answers to mistakes."""
+"""A section with files: its mounts, each tool's output and changes, and the replies to mistakes."""
 
 import logging
 import pickle
+import re
 import tracemalloc
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -53,8 +54,13 @@ WRITING = ["write_file", "edit_file", "remove"]
 APP = "import sys\n\n\ndef main() -> int:\n    return 0\n\n\nsys.exit(main())\n"
 
 
+def more(offset: object) -> str:
+    """Returns the end of a first line that offers the rest from `offset`."""
+    return f"more follow, go on with offset={offset} or narrow what you ask for."
+
+
 class Agent:
-    """A model that makes one call at a time, on one prompt whose resources stay open."""
+    """A model that makes one call at a time, with one prompt whose resources stay open."""
 
     def __init__(self, section: WorkspaceSection, *others: Any) -> None:
         self.prompt = Prompt(ns="tests", key="workspace", sections=[section, *others])
@@ -72,7 +78,7 @@ class Agent:
         }
 
     def ask(self, name: str, **arguments: object) -> ToolMessage:
-        # what is tested here are the bounds of files
+        # only the limits of files are tested here
         unbounded = RunConfig(max_argument_chars=None)
         adapter = ScriptedAdapter([call((name, arguments)), say("done")], config=unbounded)
         [answer] = answers(adapter.evaluate(self.prompt, session=self.session).transcript)
@@ -154,8 +160,7 @@ def test_agent_can_find_read_edit_and_check_files_in_a_copy(tmp_path: Path) -> N
         "Entries of '.': 2.\n\nREADME.md (6 bytes)\nsrc/",
         "Lines that match 'return \\\\d': 1.\n\nsrc/app.py:5:     return 0",
         (
-            "Lines of 'src/app.py': 4 to 5 of 8; more follow, go on with offset=6 "
-            "or narrow what you ask for.\n\n"
+            f"Lines of 'src/app.py': 4 to 5 of 8; {more(6)}\n\n"
             "     4\tdef main() -> int:\n     5\t    return 0"
         ),
         (
@@ -378,7 +383,7 @@ def test_text_and_tools_of_the_section_can_be_customized(tmp_path: Path) -> None
 # an author's mistakes
 
 
-A_TEXT: Any = "/x"  # Any: a type checker would tell
+A_TEXT: Any = "/x"  # Any: a type checker would report it
 A_PATH: Any = Path("/x")
 
 
@@ -476,9 +481,7 @@ def test_two_workspaces_in_one_prompt_are_rejected() -> None:
 def test_directory_is_listed_in_pages() -> None:
     with over({f"d/{number:03}": "x" * number for number in range(5)} | {"d/sub/x": ""}) as agent:
         assert agent.use("list_directory", path="d/", limit=2) == (
-            "Entries of 'd/': 1 to 2 of 6; more follow, go on with offset=3 "
-            "or narrow what you ask for.\n\n"
-            "d/000 (0 bytes)\nd/001 (1 bytes)"
+            f"Entries of 'd/': 1 to 2 of 6; {more(3)}\n\nd/000 (0 bytes)\nd/001 (1 bytes)"
         )
         assert (
             agent.use("list_directory", path="d", offset=5)
@@ -527,7 +530,7 @@ def test_long_line_is_truncated() -> None:
 
 
 class Blind(ScriptedAdapter):
-    """Shows its model no images and no documents."""
+    """An adapter whose model cannot see images or documents."""
 
     @property
     def media(self) -> MediaSupport:
@@ -535,7 +538,7 @@ class Blind(ScriptedAdapter):
 
 
 class ImagesAlone(ScriptedAdapter):
-    """Shows its model no documents that tools return."""
+    """An adapter whose model cannot see documents from tools."""
 
     @property
     def media(self) -> MediaSupport:
@@ -645,7 +648,7 @@ def test_pages_of_a_file_add_up_to_the_complete_file(
             read += answer.result.value.lines
             if "more follow" not in answer.result.message:
                 break
-            assert f"go on with offset={len(read) + 1} " in answer.result.message
+            assert more(len(read) + 1) in answer.result.message
     assert "\n".join(read) == text.removesuffix("\n")
 
 
@@ -668,7 +671,7 @@ def test_long_reply_is_truncated_and_names_the_next_offset(
     with over(files) as agent:
         shown = agent.use(name, **arguments)
         assert 30_000 < len(shown) <= 40_300
-        assert "more follow, go on with offset=" in shown
+        assert re.search(more(r"\d+"), shown)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -688,9 +691,7 @@ def test_glob_returns_files_in_order() -> None:
             "Files that match '**/*.py': 2.\n\na.py (16 bytes)\nlib/b.py (7 bytes)"
         )
         assert agent.use("glob", pattern="*", path="lib", offset=2, limit=1) == (
-            "Files that match '*': 2 to 2; more follow, go on with offset=3 "
-            "or narrow what you ask for.\n\n"
-            "lib/c.txt (7 bytes)"
+            f"Files that match '*': 2 to 2; {more(3)}\n\nlib/c.txt (7 bytes)"
         )
         assert agent.use("glob", pattern="*.md") == "Files that match '*.md': 0."
         assert "is absolute" in agent.refused("glob", pattern="/etc/*")
@@ -703,10 +704,7 @@ def test_grep_returns_lines_with_path_and_line_number() -> None:
             "Lines that match '^import': 2.\n\na.py:1: import os\nlib/c.txt:1: import"
         )
         found = agent.use("grep", pattern="import", ignore_case=True, glob="**/*.py", limit=1)
-        assert found.endswith(
-            "1 to 1; more follow, go on with offset=2 or narrow what you ask for.\n\n"
-            "a.py:1: import os"
-        )
+        assert found.endswith(f"1 to 1; {more(2)}\n\na.py:1: import os")
         assert (
             agent.use("grep", pattern="import", glob="*/*")
             == "Lines that match 'import': 1.\n\nlib/c.txt:1: import"
@@ -725,7 +723,7 @@ def test_search_stops_at_the_deadline_of_its_call() -> None:
         started = process_time()
         with pytest.raises(DeadlineExceededError) as caught:
             adapter.evaluate(prompt, session=Session(), deadline=Deadline.after(seconds))
-        assert process_time() - started < seconds + 3  # all of the text takes ten seconds
+        assert process_time() - started < seconds + 3  # the complete text takes ten seconds
         return answers(caught.value.transcript)
 
     [answer] = with_growing_limit(lambda seconds: attempt(seconds) or None, 1)
@@ -897,7 +895,7 @@ def test_parallel_calls_give_the_same_result_as_sequential_calls() -> None:
     seen: list[object] = []
     for config in (RunConfig(), RunConfig(parallel_tool_calls="isolated")):
         with over({"a": "1\n", "b": "2\n"}) as agent:
-            agent.use("list_directory")  # so that there is something to fork
+            agent.use("list_directory")  # so that a filesystem exists to be forked
             adapter = ScriptedAdapter([calls, say("done")], config=config)
             tool_answers = answers(adapter.evaluate(agent.prompt, session=Session()).transcript)
             seen.append(

@@ -1,4 +1,4 @@
-"""What a tool call has changed: differences of state, diffs of files, and only for who asks."""
+"""The changes of a tool call: differences of state and diffs of files, computed only on request."""
 
 import io
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def test_state_differences_distinguish_appended_replaced_and_removed_values() ->
 
 
 class Converted:
-    """A value that JSON cannot hold, and that counts how often it is looked at."""
+    """A value that JSON cannot represent, and that counts how often it is read."""
 
     count = 0
 
@@ -209,7 +209,7 @@ def test_changes_are_not_computed_without_an_event_log() -> None:
 
 
 class Broken:
-    """A resource that cannot tell what it has changed."""
+    """A resource that cannot report its changes."""
 
     def snapshot(self) -> None: ...
 

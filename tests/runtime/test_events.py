@@ -1,5 +1,5 @@
-"""The bus delivers in order, by type, and lets no handler harm another; events are values with an
-identity.
+"""The bus delivers in order, by type, and isolates handlers from each other; events are values with
+an identity.
 """
 
 import logging
@@ -39,11 +39,11 @@ class Note:
 
 @dataclass(frozen=True)
 class Remark(Note):
-    """A note of a kind."""
+    """A kind of note."""
 
 
 class Recorder:
-    """Makes handlers that record each event under their own name."""
+    """Creates handlers that record each event under their own name."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, object]] = []
@@ -73,7 +73,7 @@ def test_subscription_to_a_base_class_also_receives_subclass_events() -> None:
 
 
 def test_subscription_receives_only_later_events() -> None:
-    """Also for a type that was published before."""
+    """This also applies to a type that was published before."""
     bus, recorder = InProcessEventBus(), Recorder()
     bus.publish(Note("before"))
     bus.subscribe(Note, recorder.named("late"))
@@ -114,7 +114,7 @@ def test_handler_may_subscribe_unsubscribe_and_publish() -> None:
 
 
 class Unprintable:
-    """A handler that fails, and fails again when the log wants to name it."""
+    """A handler that fails, and fails again when the log formats its name."""
 
     def __call__(self, event: object) -> None:
         raise ValueError("no use")

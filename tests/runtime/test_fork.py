@@ -35,7 +35,7 @@ def test_fork_has_the_session_id_of_its_session() -> None:
 # L10: a slice equals its list
 
 
-# What is done to a slice of a fork, and to a list.
+# Operations on a slice of a fork, and on a list.
 _WRITES: dict[
     str, tuple[Callable[[SessionProtocol, int], object], Callable[[list[int], int], list[int]]]
 ] = {
@@ -68,7 +68,7 @@ _STEPS = st.tuples(st.sampled_from([*_WRITES, "snapshot", "restore", "read"]), s
 def test_fork_matches_the_reference_list_and_merge_applies_it(
     start: list[int], elsewhere: bool, steps: list[tuple[str, int]]
 ) -> None:
-    """Whatever is snapshot and restored on the way, in any order."""
+    """This holds whatever is snapshotted and restored in between, in any order."""
     session, fork = forked(*start)
     model, read = list(start), False
     snapshots = [(fork.snapshot(), list(model))]
@@ -240,14 +240,14 @@ def test_bus_for_the_session_bus_is_the_bus_of_the_fork() -> None:
 
 
 # ---------------------------------------------------------------------------------------------
-# refusals
+# rejections
 
 
 class Silent(InProcessEventBus):
     """Another bus."""
 
 
-# Any: what is asked for is not in the protocols.
+# Any: the requested attributes are not in the protocols.
 ASKED: dict[str, Callable[[Any], object]] = {
     "telemetry": lambda fork: fork[Ping],
     "subscribing": lambda fork: fork.bus.subscribe(Ping, print),
@@ -282,7 +282,7 @@ def test_failed_dispatch_marks_the_fork_as_refused() -> None:
 
 
 def test_private_attribute_access_does_not_mark_the_fork_as_refused() -> None:
-    """So that copying, printing and probing a fork do what they do elsewhere."""
+    """This way, copying, printing and probing a fork work as they do for other objects."""
     _, fork = forked()
     assert not hasattr(fork, "_nothing")
     assert repr(fork[int]) == "<Slice of 0 int>"

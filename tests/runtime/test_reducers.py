@@ -1,4 +1,4 @@
-"""Reducers: the built-in ones against plain folds, and those that a state class declares."""
+"""Reducers: the built-in ones compared with plain loops, and those that a state class declares."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ def about(fact: Fact) -> str:
 
 
 def by_arrival(events: list[Fact]) -> list[Fact]:
-    """The newest for each key, where it came."""
+    """Returns the newest value for each key, in the order of arrival."""
     return [
         event
         for index, event in enumerate(events)
@@ -64,7 +64,7 @@ def by_arrival(events: list[Fact]) -> list[Fact]:
 
 
 def by_key(events: list[Fact]) -> list[Fact]:
-    """The newest for each key, where the first of that key came."""
+    """Returns the newest value for each key, at the place of the first one with that key."""
     return list({about(event): event for event in events}.values())
 
 
@@ -179,7 +179,7 @@ def test_install_of_a_type_without_reducers_raises_type_error() -> None:
 
 @dataclass(frozen=True)
 class Forgetful:
-    """Its reducer forgets to return, which type checkers would tell."""
+    """A class whose reducer forgets to return, which type checkers would report."""
 
     count: int = 0
 

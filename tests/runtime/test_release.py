@@ -1,5 +1,5 @@
-"""A resource hears when a transaction needs its snapshot no more: a SAVEPOINT of a real database is
-not left open.
+"""A resource is told when a transaction no longer needs its snapshot, so that a real database does
+not keep a SAVEPOINT open.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from weakincentives.testing import ScriptedAdapter, call, say
 
 
 def blocks(database: Database, session: Session, steps: list[Any]) -> list[str]:
-    """Runs blocks within each other; gives what should be left."""
+    """Runs nested blocks; returns the expected content."""
     committed: list[str] = []
     for step in steps:
         if isinstance(step, str):
@@ -92,7 +92,7 @@ def test_failing_release_fails_the_call_and_rolls_back_everything() -> None:
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("written"))
-        context.resources.get(Database).add("written", "no such kind")  # found out at the commit
+        context.resources.get(Database).add("written", "no such kind")  # fails at the commit
         return ToolResult("ok")
 
     asked = prompt(tool(handler)).bind(resources={Database: database})

@@ -1,4 +1,4 @@
-"""Events fold into the slices of a session, into all of an event's or none, from many threads."""
+"""Events are reduced into all of their slices in a session, or into none, from many threads."""
 
 import gc
 import sys
@@ -67,7 +67,7 @@ def test_session_repr_summarizes_its_slices_in_one_bounded_line() -> None:
     assert repr(session) == "<Session 'mine' holds ['1 str', '2 int']>"
     many = Session(session_id="s\n" * 9_000)
     for at in range(100):
-        state: type[Any] = type(f"State{at}" * 90, (), {})  # Any: a class without a name of its own
+        state: type[Any] = type(f"State{at}" * 90, (), {})  # Any: a class created at run time
         many[state].append(state())
     assert len(repr(many)) < 300
     assert "\n" not in repr(many)
@@ -109,7 +109,7 @@ def test_reducers_match_the_exact_event_type() -> None:
     assert session[AddedLoudly].all() == (AddedLoudly(1),)
 
 
-BROKEN: dict[str, Any] = {  # Any: what no reducer may answer
+BROKEN: dict[str, Any] = {  # Any: results that reducers must not return
     "nothing": None,
     "a bare value": 1,
     "a replacement by no tuple": Replace(None),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -142,13 +142,13 @@ def test_reducer_with_an_invalid_result_changes_nothing(answer: Any, place: int)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("alone", [True, False])
-def test_reducer_that_raises_changes_nothing(error: type[BaseException], *, alone: bool) -> None:
+@pytest.mark.parametrize("others", [False, True])
+def test_reducer_that_raises_changes_nothing(error: type[BaseException], *, others: bool) -> None:
     def fail(view: SliceView[int], event: Added) -> SliceOp[int]:
         raise error
 
     session = Session()
-    if not alone:
+    if others:
         session.install(Total)
         session[Added].register(Added, append_all)
     session[int].seed(5)
@@ -175,7 +175,7 @@ def test_session_creates_its_own_bus_or_uses_the_given_one() -> None:
 
 
 def evaluated(bus: EventBus) -> weakref.ref[Session]:
-    """A session on `bus` after an evaluation, to which nobody refers any more."""
+    """Evaluates with a new session on `bus`; returns a weak reference to the unused session."""
     session = Session(bus=bus)
     template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="A", template="x")])
     ScriptedAdapter([say("x")]).evaluate(template.bind(), session=session)
@@ -183,7 +183,7 @@ def evaluated(bus: EventBus) -> weakref.ref[Session]:
 
 
 class Counting(EventBus):
-    """A bus of the application's own, which knows how many subscriptions it has."""
+    """An application's own bus, which counts its subscriptions."""
 
     def __init__(self) -> None:
         self.handlers: list[tuple[type, Callable[..., object]]] = []
@@ -355,7 +355,7 @@ THREADS, EACH = 32, 60
 
 @pytest.fixture(name="restless")
 def _restless() -> Iterator[None]:
-    """Threads take turns as often as the interpreter allows."""
+    """Makes threads switch as often as the interpreter allows."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -363,7 +363,7 @@ def _restless() -> Iterator[None]:
 
 
 def count_slowly(view: SliceView[int], event: Added) -> SliceOp[int]:
-    sleep(0)  # the others' turn, in the midst of a dispatch
+    sleep(0)  # lets other threads run in the middle of a dispatch
     return count(view, event)
 
 
@@ -456,7 +456,7 @@ def test_dispatching_a_class_raises_type_error() -> None:
         session.dispatch(Session)
 
 
-# Any: the type checker refuses these, too.
+# Any: type checkers reject these, too.
 @pytest.mark.parametrize(
     ("use", "message"),
     [

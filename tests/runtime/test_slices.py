@@ -13,7 +13,7 @@ from weakincentives.runtime.session.protocols import SliceView
 
 KINDS: tuple[type, ...] = (int, str, float)
 
-type Model = dict[type, list[Any]]  # Any: a model holds values of every type
+type Model = dict[type, list[Any]]  # Any: a model contains values of all types
 
 
 def copied(model: Model) -> Model:
@@ -22,7 +22,7 @@ def copied(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class Both:
-    """An event that two slices fold, one by appending and one by replacing."""
+    """An event for two slices, one of which appends it, and the other one replaces its value."""
 
     text: str
     number: float
@@ -70,7 +70,7 @@ type Captured = tuple[SessionSnapshot, Model]
 
 class SlicesEqualLists(RuleBasedStateMachine):
     """Several sessions, which may restore each other's snapshots; branches diverge and continue
-    by itself.
+    independently.
     """
 
     pairs = Bundle[Pair]("pairs")
@@ -116,7 +116,7 @@ class SlicesEqualLists(RuleBasedStateMachine):
 
     @rule(pair=pairs)
     def dispatch_in_vain(self, pair: Pair) -> None:
-        """The third reducer raises, so that what the first two did must be undone."""
+        """The third reducer raises, so that the changes of the first two must be undone."""
         with pytest.raises(ValueError, match="bad"):
             pair.session.dispatch(Both("bad", 2.5))
 
@@ -148,7 +148,7 @@ class SlicesEqualLists(RuleBasedStateMachine):
 
     @rule(captured=consumes(captures))
     def forget(self, captured: Captured) -> None:
-        """One capture is not used again, except at the end."""
+        """Does not use a capture again, except at the end."""
 
     @invariant()
     def each_session_equals_its_lists(self) -> None:
@@ -156,7 +156,7 @@ class SlicesEqualLists(RuleBasedStateMachine):
             pair.check()
 
     def teardown(self) -> None:
-        """Every capture, however old, still gives what it captured, in any session."""
+        """Every capture, however old, still restores its content, in any session."""
         for snapshot, model in self.taken:
             for pair in (*self.all[:1], Pair()):
                 pair.session.restore(snapshot)

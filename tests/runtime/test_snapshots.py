@@ -1,4 +1,4 @@
-"""A session's state as JSON: law L6 (JSON round-trips) for snapshots, and what a file may say."""
+"""A session's state as JSON: law L6 (JSON round-trips) for snapshots, and allowed file content."""
 
 import json
 import pickle
@@ -123,7 +123,7 @@ def test_restoring_a_snapshot_with_event_slices_keeps_recorded_events() -> None:
 
 
 # ----------------------------------------------------------------------------------------------
-# what a file may name
+# names in a file
 
 
 def test_parse_snapshot_knows_the_types_of_slices_and_reducers() -> None:
@@ -148,7 +148,7 @@ def test_unknown_type_raises_serde_error_with_its_name() -> None:
 
 
 def test_parse_snapshot_does_not_import_named_modules(tmp_path: Path) -> None:
-    """In a process of its own, in which the named module could be imported."""
+    """Runs in a new process in which the named module could be imported."""
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     text = json.dumps({"version": 1, "slices": {"trap:Anything": [1]}})
     code = (
@@ -202,7 +202,7 @@ def test_parse_snapshot_reports_all_issues_at_once() -> None:
 
 
 class Opaque:
-    """No type that JSON can hold."""
+    """A type that JSON cannot represent."""
 
 
 def test_value_not_representable_in_json_raises_serde_error_on_to_json() -> None:
@@ -238,7 +238,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Zähler:  # noqa: PLC2401 - a name that JSON may escape
-    stand: int
+    wert: int
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""What state costs, held by counting references, calls and memory: none of it grows with the
+"""The costs of state, checked by counting references, calls and memory: none grows with the
 history. W4 and W5.
 
-Each value of a long history is the same object, so the interpreter's reference count tells how many
-copies of the history are held, and tracemalloc's peak tells whether one was made for a moment.
+Each value in a long history is the same object, so its reference count shows how many copies of the
+history exist, and tracemalloc's peak shows whether there was one for a moment.
 """
 
 import gc
@@ -58,7 +58,7 @@ def raise_inside(session: Session, entry: Entry) -> None:
 
 
 def nest(session: Session, entry: Entry) -> None:
-    """The session leaves a branch that a snapshot keeps, and continues on another one."""
+    """Makes the session leave a branch that a snapshot keeps, and continue on another one."""
     with tool_transaction(session, tag="outer"):
         session.dispatch(entry)
         with tool_transaction(session, tag="inner") as inner:
@@ -84,7 +84,7 @@ STEPS: dict[str, Callable[[Session, Entry], object]] = {
 
 @contextmanager
 def memory() -> Generator[Callable[[], int]]:
-    """Gives how much memory was in use at most, beyond what was in use at the start."""
+    """Yields a function that returns the peak memory use beyond the use at the start."""
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -96,7 +96,7 @@ def memory() -> Generator[Callable[[], int]]:
 
 
 def calls_during(run: Callable[[], object]) -> int:
-    """How many functions, Python's and C's, are entered while `run` runs."""
+    """Returns how many functions, in Python and C, are entered during `run`."""
     entered = 0
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:
@@ -144,7 +144,7 @@ def test_repeated_steps_do_not_copy_the_history(
 
 
 def test_reading_all_values_copies_the_history() -> None:
-    """The measures above would tell."""
+    """Checks that the measures above would detect a copy."""
     entry = Entry("x")
     session = long_session(entry)
     references = sys.getrefcount(entry)
@@ -156,7 +156,7 @@ def test_reading_all_values_copies_the_history() -> None:
 
 
 def test_rolled_back_values_are_freed() -> None:
-    """Else each tool that failed before one that did not would leave a branch behind."""
+    """Otherwise, each tool that fails before another one succeeds would leave a branch behind."""
     session, dropped = long_session(Entry("x"), 10), Entry("dropped")
     references = sys.getrefcount(dropped)
     for _ in range(100):
@@ -204,7 +204,7 @@ def test_restored_session_shares_the_history() -> None:
 
 
 def test_long_chain_of_branches_is_read_as_cheaply_as_a_short_one() -> None:
-    """Each branch builds on the previous one; nothing here may recurse from one to the next."""
+    """Each branch builds on the previous one; nothing may recurse from one to the next."""
     session = Session()
     for number in range(20_000):
         before = session.snapshot()
@@ -223,7 +223,7 @@ def test_snapshot_cost_is_linear_in_the_number_of_slices() -> None:
     def cost(slices: int) -> int:
         session = Session()
         for number in range(slices):
-            state: Any = type(f"State{number}", (), {})  # Any: classes made here
+            state: Any = type(f"State{number}", (), {})  # Any: classes created here
             telemetry: Any = type(f"Telemetry{number}", (Event,), {})
             session[state].append(1)
             session[telemetry].append(1)

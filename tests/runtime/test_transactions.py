@@ -1,4 +1,4 @@
-"""L3: a block that raises leaves state and resources as before it, and keeps the LOG."""
+"""L3: a block that raises leaves state and resources unchanged, and keeps the LOG."""
 
 import asyncio
 import gc
@@ -28,11 +28,11 @@ from weakincentives.runtime.transactions import (
 
 
 class Redirect(ControlFlow):
-    """Control flow of a test's own."""
+    """A test's own control flow."""
 
 
 class Cell:
-    """A resource that can be put back, and can be told to fail at it."""
+    """A resource that can be restored, and that can be told to fail to restore."""
 
     def __init__(
         self, name: str, undone: list[str], failure: type[BaseException] | None = None
@@ -79,7 +79,7 @@ class Block:
     caught: bool
 
 
-# An int is dispatched, "log" is published, "roll back" and "clear" say what they do.
+# An int is dispatched, "log" is published; "roll back" and "clear" are literal.
 _STEPS = st.integers(0, 9) | st.sampled_from(["log", "roll back", "clear"])
 _ENDINGS = st.none() | st.sampled_from([*FAILURES, Redirect])
 blocks: st.SearchStrategy[Block] = st.recursive(
@@ -93,7 +93,7 @@ blocks: st.SearchStrategy[Block] = st.recursive(
 
 @dataclass
 class Model:
-    """What a session and a cell should hold, in plain lists."""
+    """The expected content of a session and a cell, in plain lists."""
 
     state: list[int] = field(default_factory=list[int])
     cell: int = 0
@@ -161,7 +161,7 @@ def test_nested_transactions_match_the_reference_model(block: Block) -> None:
     for subject in (model, real):
         try:
             subject.run(block)
-        except BaseException as error:  # the ending of a block, of whatever kind
+        except BaseException as error:  # any way to end a block
             endings.append(type(error))
         else:
             endings.append(None)
@@ -250,8 +250,8 @@ def test_sigint_rolls_back_the_transaction() -> None:
 def stuck(
     failure: type[BaseException], session: Session
 ) -> tuple[tuple[Cell, Cell, Cell], list[str], CompositeSnapshot]:
-    """Three cells, of which the middle one fails to go back; a session that has changed; and the
-    way back.
+    """Returns three cells, of which the middle one fails to restore; a changed session; and the
+    function that rolls back.
     """
     undone: list[str] = []
     cells = (Cell("first", undone), Cell("second", undone, failure), Cell("third", undone))
@@ -308,7 +308,7 @@ def test_interrupt_during_a_restore_is_raised_after_restoring_the_other_parts(
 def test_failing_rollback_does_not_replace_the_original_error(
     failure: type[BaseException],
 ) -> None:
-    """Else a cancellation would come out as an ordinary error, and be taken for one."""
+    """Otherwise, a cancellation would be treated as an ordinary error."""
     session, undone = Session(), list[str]()
     cells = (Cell("first", undone), Cell("second", undone, ValueError))
     error = raised(failure)
@@ -351,7 +351,7 @@ def test_transaction_that_fails_to_start_changes_nothing() -> None:
 
 
 class Handle:
-    """A resource that is closed, and says how it was told."""
+    """A resource that records how it was closed."""
 
     def __init__(self, name: str, log: list[object]) -> None:
         self.name = name
@@ -365,11 +365,11 @@ class Handle:
 
 
 class Second(Handle):
-    """Another kind, which depends on the first."""
+    """Another type, which depends on the first."""
 
 
 class Late(Cell):
-    """A cell that is made when it is asked for, and closed."""
+    """A cell that is created on request, and closed."""
 
     def close(self) -> None:
         self.undone.append(f"{self.name} closed at {self.value}")
@@ -497,7 +497,7 @@ def test_resource_whose_first_snapshot_fails_is_closed() -> None:
 
 def test_transaction_releases_initial_snapshots_at_its_end() -> None:
     class State:
-        """What a snapshot holds."""
+        """The content of a snapshot."""
 
     class Big(Late):
         def snapshot(self) -> Any:
@@ -551,6 +551,6 @@ def test_transaction_cannot_be_entered_while_it_is_active() -> None:
     block = tool_transaction(session, tag="once")
     with block, pytest.raises(RuntimeError, match="'once' has already been entered"), block:
         raise AssertionError("entered")
-    with block:  # afterwards it may be entered again
+    with block:  # afterwards, it can be entered again
         session.dispatch("kept")
     assert session[str].all() == ("kept",)

@@ -1,4 +1,4 @@
-"""Types that pydantic reads in its own way: each round-trips, or is rejected with the remedy."""
+"""Types that pydantic parses in its own way: each round-trips, or is rejected with a remedy."""
 
 import json
 import math
@@ -395,7 +395,7 @@ def test_value_not_representable_in_json_is_rejected_at_any_depth(value: object)
     for attempt in attempts:
         with pytest.raises(SerdeError, match=r"^JSON cannot hold this"):
             attempt()
-    while isinstance(value, Node):  # or freeing it would recurse
+    while isinstance(value, Node):  # otherwise, freeing it would recurse
         inner, value.inner = value.inner, None
         value = inner
 
@@ -408,7 +408,7 @@ def test_error_about_a_nested_value_names_its_reason_once() -> None:
 
 
 class Slow(BaseModel):
-    """Ctrl-C is pressed while it is dumped."""
+    """A value during whose dump Ctrl-C is pressed."""
 
     word: str
 

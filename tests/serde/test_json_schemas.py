@@ -1,4 +1,4 @@
-"""JSON schemas describe what is dumped, with descriptions and without titles."""
+"""JSON schemas describe the dumped form, with descriptions and without titles."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -71,7 +71,7 @@ def test_schema_omits_titles_but_keeps_a_field_named_title() -> None:
 def test_schema_keeps_fields_and_examples_named_like_keywords() -> None:
     @dataclass
     class Odd:
-        propertyNames: Literal[1, 2]  # noqa: N815 - as JSON Schema has it
+        propertyNames: Literal[1, 2]  # noqa: N815 - as in JSON Schema
         default: Annotated[int, pydantic.Field(title="Gone")]
         like: Annotated[dict[str, str], pydantic.Field(examples=[{"title": "Kept"}])]
 

@@ -1,4 +1,4 @@
-"""Law L6: a value that is written without loss reads back the same, or writing names the place."""
+"""Law L6: a value that is written reads back the same, or writing it fails and names the place."""
 
 import gc
 import sys
@@ -84,7 +84,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class Keyed:
-    """The key is kept in no field."""
+    """A type whose key is not stored in a field."""
 
     size: int
     key: InitVar[str] = ""
@@ -155,7 +155,7 @@ class Flagged(IntEnum):
 # the law
 
 FOLD = datetime(2020, 10, 25, 2, 30, fold=1)  # noqa: DTZ001 - a naive one
-YES: Any = True  # Any: where a type checker would refuse it
+YES: Any = True  # Any: where a type checker would reject it
 LOOKALIKES = st.sampled_from(
     [
         *(
@@ -233,7 +233,7 @@ LOOKALIKES = st.sampled_from(
         Row(1, 1.0, at=datetime(2020, 1, 1, tzinfo=UTC)),
     ]
 )
-# Any: forms of types that no type checker could follow.
+# Any: forms of types that type checkers cannot follow.
 SCALAR_TYPES: list[Any] = [
     *(
         int,
@@ -333,9 +333,9 @@ def _hashable(value: object) -> bool:
     return True
 
 
-# Any: values of every type.
+# Any: values of all types.
 def portrait(value: Any) -> Any:
-    """Tells apart all that a program can tell apart, and shares no code with the library."""
+    """Distinguishes all values that a program can distinguish; shares no code with the library."""
     kind = type(value)
     if is_dataclass(value) and not isinstance(value, type):
         extra = {
@@ -360,7 +360,7 @@ def portrait(value: Any) -> Any:
 
 
 def comes_back(of: Any, value: Any) -> bool:
-    """Whether it is written; fails when it is written and read as something else, or refused
+    """Returns whether a value is written; fails if it is read back differently, or is rejected
     without a reason.
     """
     try:
@@ -554,7 +554,7 @@ def test_lossless_dump_cost_is_linear_in_the_depth() -> None:
             count += event == "call"
 
         before = sys.getprofile()
-        gc.disable()  # its callbacks, such as Hypothesis's, come when they like
+        gc.disable()  # its callbacks, such as Hypothesis's, run at any time
         sys.setprofile(note)
         try:
             dump_json_lossless(Chain, value)
@@ -563,7 +563,7 @@ def test_lossless_dump_cost_is_linear_in_the_depth() -> None:
             gc.enable()
         return count
 
-    calls(4)  # what is made once
+    calls(4)  # creates what is cached
     assert calls(12) - calls(8) == calls(8) - calls(4)
 
 

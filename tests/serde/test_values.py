@@ -72,7 +72,7 @@ class Bag:
 
 @dataclass
 class Square:
-    """What it fills by itself has a default here and none there."""
+    """A type with a field that it fills itself: it has a default for input, but not for output."""
 
     width: int
     area: int = field(init=False, default=0)
@@ -104,19 +104,19 @@ def test_dumped_value_parses_to_an_equal_value(typed: tuple[Any, Any]) -> None:
     back, text = parse(of, dump(value)), dump_json(value)
     assert back == value == parse_json(of, text) == parse_json(of, text.encode())
     assert dump(value) == json.loads(text)
-    assert dump_json(back) == dump_json(value)  # tells True from 1 and 1 from 1.0, at any depth
+    assert dump_json(back) == dump_json(value)  # distinguishes True, 1 and 1.0, at any depth
 
 
 @given(typed_values())
 @settings(max_examples=60)
 def test_value_is_dumped_identically_in_any_container(typed: tuple[Any, Any]) -> None:
-    """In a field that says `Any`, among others, in a generic dataclass: always by its own type."""
+    """In a field of type `Any`, among others, in a generic dataclass: always by its own type."""
     _, value = typed
-    alone = dump(value)
-    assert dump([value]) == dump((value, value))[:1] == [alone]
-    assert dump({"key": [value]}) == {"key": [alone]}
-    assert dump(Bag(value)) == {"anything": alone}
-    assert dump(Box({"key": (value, 1)})) == {"content": {"key": [alone, 1]}}
+    dumped = dump(value)
+    assert dump([value]) == dump((value, value))[:1] == [dumped]
+    assert dump({"key": [value]}) == {"key": [dumped]}
+    assert dump(Bag(value)) == {"anything": dumped}
+    assert dump(Box({"key": (value, 1)})) == {"content": {"key": [dumped, 1]}}
 
 
 @given(dataclass_kinds(), st.data())
@@ -214,9 +214,9 @@ def test_typed_dict_fields_can_be_named_like_schema_keywords() -> None:
 
 
 class Labelled(NamedTuple):
-    """Its defaults read like parts of pydantic's own schemas."""
+    """A type whose defaults look like parts of pydantic's own schemas."""
 
-    label: Any = {"type": "any"}  # noqa: RUF012 - nobody changes it
+    label: Any = {"type": "any"}  # noqa: RUF012 - it is never changed
     names: Any = ({"type": "set"},)
 
 
@@ -299,7 +299,7 @@ def test_exclude_none_omits_none_fields_at_any_depth() -> None:
 
 
 # ------------------------------------------------------------------------------------------------
-# what does not fit
+# values that do not fit
 
 
 def test_serde_error_lists_every_issue_with_its_path() -> None:
@@ -325,8 +325,8 @@ def test_serde_error_message_contains_type_paths_and_rules() -> None:
 PRIVATE = "hunter2 hunter2"
 
 
-# Any text is a `str` and a `Path`, and which texts a `Literal` holds is of no interest to pydantic
-# when it dumps one.
+# Any text is a `str` and a `Path`, and pydantic ignores the values of a `Literal` when it dumps a
+# text.
 NOT_TEXT = [kind for kind in SCALARS if kind.of not in {str, Path, Literal["left", "right"]}]
 
 
@@ -463,7 +463,7 @@ def test_deeply_nested_or_recursive_value_is_rejected_on_dump(
 ) -> None:
     value = endless()
     assert issues_of(lambda: dump(value))
-    # or freeing it would recurse
+    # otherwise, freeing it would recurse
     while isinstance(value, list) and value and isinstance(value[0], list):
         value = value[0]
 

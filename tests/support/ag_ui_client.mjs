@@ -1,6 +1,6 @@
-// Talks to an agent by the official client of AG-UI, which refuses what its protocol does not allow.
+// Talks to an agent with the official AG-UI client, which rejects anything that its protocol does not allow.
 // Arguments: the folder with the client, and JSON {url, headers, messages, stop, reload}.
-// Prints JSON: what each run came to, and the messages that the client has at the end.
+// Prints JSON: the outcome of each run, and the client's messages at the end.
 import { createRequire } from "node:module";
 
 const { HttpAgent } = createRequire(`${process.argv[2]}/`)("@ag-ui/client");

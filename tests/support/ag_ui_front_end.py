@@ -1,4 +1,4 @@
-"""A front end by the letter of AG-UI 1.0, which checks what a producer must do."""
+"""A front end that follows AG-UI 1.0 to the letter and checks that the producer does too."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ PARSER: TypeAdapter[ag_ui.Event] = TypeAdapter(ag_ui.Event)
 
 
 class FrontEnd:
-    """A front end by the letter of AG-UI 1.0: it asserts what a producer must do."""
+    """A front end that follows AG-UI 1.0 to the letter and asserts that the producer does too."""
 
     def __init__(self, request: ag_ui.RunAgentInput | None = None) -> None:
         self.messages: list[Json] = [
@@ -31,7 +31,7 @@ class FrontEnd:
             self.read(event.model_dump_json(by_alias=True))
 
     def read(self, line: str) -> None:
-        PARSER.validate_json(line)  # the package's own types take it
+        PARSER.validate_json(line)  # the package's own types accept it
         event = json.loads(line)
         self.last, kind = event, event["type"]
         if kind == "RUN_STARTED":
@@ -69,7 +69,7 @@ class FrontEnd:
                 self.messages.append({"id": message_id, "role": "assistant", "content": ""})
             case "CONTENT":
                 assert message_id in self._texts
-                assert event["delta"]  # older versions refuse empty ones
+                assert event["delta"]  # older versions reject empty ones
                 self._message(message_id)["content"] += event["delta"]
             case _:
                 self._texts.remove(message_id)

@@ -1,7 +1,7 @@
 """Small prompts, tools and request bodies for tests."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from weakincentives import content
@@ -19,7 +19,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import InProcessEventBus
 from weakincentives.runtime.session import Session
 
-# Any: handlers and outputs of every type.
+# Any: handlers and outputs of all types.
 type Handler = Callable[..., Any]
 
 
@@ -35,6 +35,13 @@ class Note:
     text: str
 
 
+def without_provider_items(message: Message) -> Message:
+    """Returns the message without the items and the format of its provider."""
+    if isinstance(message, AssistantMessage):
+        return replace(message, wire=(), wire_format="")
+    return message
+
+
 def ok(params: object, *, context: ToolContext) -> ToolResult[object]:
     """Answers `ok` to everything."""
     return ToolResult(message="ok")
@@ -43,7 +50,7 @@ def ok(params: object, *, context: ToolContext) -> ToolResult[object]:
 def tool(
     handler: Handler | None = ok, *, name: str = "probe", params: type[Any] = Args
 ) -> Tool[Any, Any]:
-    """A tool of that handler; `Args` are its params unless others are given."""
+    """Returns a tool with this handler; its params are `Args` unless given."""
     return Tool[Any, Any](
         name=name,
         description="For tests.",
@@ -55,25 +62,25 @@ def tool(
 
 
 def prompt(*tools: Tool[Any, Any], text: str = "Do it.", output: Any = None) -> Prompt[Any]:
-    """A prompt of one section with these tools, asking for `output`."""
+    """Returns a prompt with one section, which has these tools, and with this output type."""
     section = MarkdownSection(title="Task", key="task", template=text, tools=tools)
     return Prompt(PromptTemplate(ns="tests", key="agent", sections=[section], output_type=output))
 
 
 def nested_adapter(context: ToolContext) -> NestedAdapter:
-    """The adapter of a handler, whose evaluations are parts of the tool call."""
-    adapter: object = context.adapter  # type checkers hold that an `Evaluator` cannot be one
+    """Returns the adapter that a handler gets, whose evaluations belong to the tool call."""
+    adapter: object = context.adapter  # type checkers assume that an `Evaluator` cannot be one
     assert isinstance(adapter, NestedAdapter)
     return adapter
 
 
 def answers(messages: Sequence[Message]) -> list[ToolMessage]:
-    """The answers to tool calls among `messages`."""
+    """Returns the answers to tool calls among `messages`."""
     return [message for message in messages if isinstance(message, ToolMessage)]
 
 
 def text_of(message: Message) -> str:
-    """The text of a message of ours to the model."""
+    """Returns the text of a message that the library sends to the model."""
     assert isinstance(message, UserMessage)
     return content.text_of(message.content)
 
@@ -81,13 +88,13 @@ def text_of(message: Message) -> str:
 def only_answer(
     adapter: LoopAdapter, asked: Prompt[Any], session: Session | None = None
 ) -> ToolMessage:
-    """The one answer that an evaluation gave to a tool call."""
+    """Evaluates the prompt and returns the only answer to a tool call."""
     [message] = answers(adapter.evaluate(asked, session=session or Session()).transcript)
     return message
 
 
 def check_answered(transcript: Sequence[Message]) -> None:
-    """Each tool call has one answer, in order, before anything else is said."""
+    """Checks that each tool call has one answer, in order, before any other message."""
     at = 0
     while at < len(transcript):
         message = transcript[at]
@@ -101,14 +108,14 @@ def check_answered(transcript: Sequence[Message]) -> None:
 
 
 def recorded[E](bus: InProcessEventBus | Any, kind: type[E]) -> list[E]:
-    """A list that fills with the bus's events of one type."""
+    """Returns a list that collects the bus's events of one type."""
     events: list[E] = []
     bus.subscribe(kind, events.append)
     return events
 
 
 def fields_but(event: Any, *left_out: str) -> Mapping[str, object]:
-    """An event's fields, without those that differ from run to run."""
+    """Returns an event's fields, except those that differ from run to run."""
     ids = {"event_id", "session_id", "run_id", "run_path"}
     skipped = {*ids, "created_at", "seconds", "timestamp", *left_out}
     return {

@@ -1,4 +1,4 @@
-"""Tools whose calls an approver decides on, and what was shown and changed."""
+"""Tools whose calls need approval, and records of the previews and changes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def asking(
 
 
 def noting(shown: list[Preview], decision: Decision) -> Approver:
-    """Decides always the same, and notes what was shown."""
+    """Returns an approver that always makes the same decision and records the previews."""
 
     def decide(preview: Preview) -> Decision:
         shown.append(preview)
@@ -46,7 +46,7 @@ def noting(shown: list[Preview], decision: Decision) -> Approver:
 
 
 def tree(files: Filesystem) -> dict[str, str | None]:
-    """All paths with their texts, `None` for directories."""
+    """Returns all paths with their texts, or `None` for directories."""
     return {
         item.path: None if item.kind == "directory" else files.read_text(item.path)
         for item in files.walk()

@@ -1,8 +1,8 @@
-"""What a prompt author has: a module with a template, tests of it, and the plugin, run as they
-would run them.
+"""A prompt author's files, run as the author would: a module with a template, its tests, and the
+plugin.
 
-pytester forgets the modules that a run within this process loads. Those whose classes meet those of
-others must not be loaded twice, so they are loaded here.
+pytester forgets the modules that a run in this process loads. Modules whose classes are compared
+with classes of other modules must not be loaded twice, so they are loaded here.
 """
 
 from importlib import import_module
@@ -84,18 +84,18 @@ for _name in (
 ):
     import_module(_name)
 
-# By its module, so that a bare checkout has it too.
+# Named by its module, so that it is also found in a bare checkout.
 PLUGIN = ("-p", "no:weakincentives", "-p", "weakincentives.pytest_plugin")
 
 
 class Author:
-    """Runs pytest over a file of tests next to `shop.py`, in this process."""
+    """Runs pytest on a test file next to `shop.py`, in this process."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
         pytester.makepyfile(shop=SHOP)
 
     def runs(self, tests: str, *options: str) -> pytest.RunResult:
-        """`tests` need no imports."""
+        """Runs `tests`, which can omit their imports."""
         self.pytester.makepyfile(test_shop=HEAD + tests)
         return self.pytester.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *options)

@@ -1,4 +1,4 @@
-"""Amazon's event streams, in which Bedrock streams: frames with headers, lengths and checksums."""
+"""Amazon's event stream format, which Bedrock uses: frames with headers, lengths and checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TEXT = 7  # the type of a header's value
 
 
 def frame(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """One frame with these headers, whose names begin with a colon."""
+    """Returns a frame with these headers, whose names begin with a colon."""
     written = b"".join(
         bytes([len(name)]) + name.encode() + pack(">BH", _TEXT, len(value)) + value.encode()
         for name, value in headers.items()
@@ -25,14 +25,14 @@ def frame(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 
 def chunk(event: Mapping[str, Any]) -> bytes:
-    """A frame with an event of the Messages API."""
+    """Returns a frame with an event of the Messages API."""
     payload = {"bytes": b64encode(json.dumps(event).encode()).decode(), "p": "abcd"}
     headers = {":event-type": "chunk", ":content-type": "application/json"}
     return frame({**headers, ":message-type": "event"}, json.dumps(payload).encode())
 
 
 def failure(kind: str, message: str) -> bytes:
-    """A frame with an exception of Bedrock, such as `throttlingException`."""
+    """Returns a frame with a Bedrock exception, such as `throttlingException`."""
     headers = {":exception-type": kind, ":content-type": "application/json"}
     return frame(
         {**headers, ":message-type": "exception"}, json.dumps({"message": message}).encode()

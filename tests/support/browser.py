@@ -1,6 +1,6 @@
-"""A headless Chromium for tests; without one they are skipped with a word on what is missing.
+"""A headless Chromium for tests; without it, they are skipped with a reason that names the cause.
 
-`WEB_TESTS=required`, as in the gate, makes them fail instead.
+With `WEB_TESTS=required`, as in the gate, they fail instead.
 """
 
 import os
@@ -19,14 +19,14 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 def skip(reason: str) -> Never:
-    """Skips a test, or fails it where none may be skipped."""
+    """Skips a test, or fails it where skipping is not allowed."""
     if os.environ.get("WEB_TESTS") == "required":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
 
 def load(name: str) -> Any:  # Any: as above
-    """Returns a module that only the environment of `make test-web` has."""
+    """Returns a module that is only installed by `make test-web`."""
     try:
         return import_module(name)
     except ImportError:
@@ -35,7 +35,7 @@ def load(name: str) -> Any:  # Any: as above
 
 @contextmanager
 def open_browser() -> Generator[Any]:  # Any: as above
-    """Yields a browser of Playwright that runs the Chromium of this machine."""
+    """Yields a Playwright browser that runs this machine's Chromium."""
     driver = load("playwright.sync_api")
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
     if path is None:

@@ -1,4 +1,4 @@
-"""The Claude adapter over the real CLI that the SDK brings, against a scripted server."""
+"""The Claude adapter with the SDK's real CLI, against a scripted server."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +12,9 @@ MODEL = "claude-sonnet-4-5"
 NOWHERE = "http://127.0.0.1:9"
 
 
-# Any: options of every kind.
+# Any: options of all types.
 def connect(server: ScriptedServer | None, **changes: Any) -> ClaudeAgentSDKAdapter:
-    """The adapter of a server, or of one that is not there; its model does not think."""
+    """Returns an adapter for the server, or for one that is not there, without thinking."""
     url = NOWHERE if server is None else server.url
     arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **changes}
     arguments["options"] = {"thinking": {"type": "disabled"}, **changes.get("options", {})}
@@ -23,19 +23,19 @@ def connect(server: ScriptedServer | None, **changes: Any) -> ClaudeAgentSDKAdap
 
 # Any: arguments, well-formed or not.
 def mcp(name: str, arguments: Any = None, server: str = "wink") -> Call:
-    """A call of one of our tools, by the name that the CLI gives it."""
+    """Returns a call of one of our tools, with the name that the CLI gives it."""
     return Call(f"mcp__{server}__{name}", {} if arguments is None else arguments)
 
 
 def results(request: Request) -> list[str]:
-    """What the tools answered in the last message, without the reminders that the CLI adds."""
+    """Returns the tools' results in the last message, without the reminders that the CLI adds."""
     blocks = request.json["messages"][-1]["content"]
     contents = [block["content"] for block in blocks if block["type"] == "tool_result"]
     return [content if isinstance(content, str) else content[0]["text"] for content in contents]
 
 
 def cli_pids() -> list[int]:
-    """This process's children that are CLIs."""
+    """Returns the ids of this process's children that are CLIs."""
     pids: list[str] = []
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""A codec's side of a conversation, without a loop and without a server."""
+"""A codec's side of a conversation, without a loop or a server."""
 
 import json
 from collections.abc import Callable
@@ -18,16 +18,14 @@ from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
 
 
 def encoded(body: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the current `body`, made the way that the SDK writes it: no NaN, no lone
-    surrogates.
-    """
+    """Returns a copy of the current `body` as the SDK writes it: no NaN, no lone surrogates."""
     text = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     copied: dict[str, Any] = json.loads(text)
     return copied
 
 
 class Talk:
-    """A transcript and the codec that speaks it."""
+    """A transcript, and the codec that encodes it."""
 
     def __init__(
         self, codec: Codec, text: str, *tools: ToolSpec, output: OutputSpec | None = None
@@ -39,14 +37,14 @@ class Talk:
         self._turn = 0
 
     def request(self) -> dict[str, Any]:
-        """The body of the next request."""
+        """Returns the body of the next request."""
         self._turn += 1
         return self.codec.encode(
             ProviderRequest(self._turn, self.transcript, self._tools, self._output, None)
         )
 
     def hear(self, reply: object) -> AssistantMessage:
-        """Takes a reply into the conversation; the reply's own objects are not changed."""
+        """Adds a reply to the conversation, without changing the reply's own objects."""
         answer = decode_reply(self.codec, deepcopy(reply))
         self.transcript.append(answer)
         return answer
@@ -62,7 +60,7 @@ def read_and_send_back(codec: Codec, reply: object) -> None:
     try:
         answer = talk.hear(reply)
     except PromptEvaluationError as error:
-        assert error.phase == "response"  # noqa: PT017 - either end will do
+        assert error.phase == "response"  # noqa: PT017 - both outcomes are valid
         return
     assert isinstance(answer.text, str)
     for call in answer.tool_calls:
@@ -73,7 +71,7 @@ def read_and_send_back(codec: Codec, reply: object) -> None:
     encoded(talk.request())
 
 
-# lone surrogates included, which `st.text()` leaves out and JSON can spell
+# including lone surrogates, which JSON can spell but `st.text()` omits
 ANY_TEXT = st.text(st.characters())
 ANY_JSON = st.recursive(
     st.none()
@@ -88,7 +86,7 @@ ANY_JSON = st.recursive(
 
 @st.composite
 def broken(draw: st.DrawFn, whole: dict[str, Any]) -> Any:
-    """`whole` with one to three of its places replaced by any JSON, or left out."""
+    """Returns `whole` with one to three of its parts removed or replaced by any JSON."""
     value: Any = deepcopy(whole)
     for _ in range(draw(st.integers(1, 3))):
         holder: Any = value
@@ -111,7 +109,7 @@ def broken(draw: st.DrawFn, whole: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """What one turn added to a request: objects in its list, and their bytes."""
+    """One turn's additions to a request: objects in its list, and their bytes."""
 
     objects: int
     size: int
@@ -119,7 +117,7 @@ class Step:
 
 @dataclass
 class Growth:
-    """Counts what each turn adds in a conversation of one call a turn."""
+    """Measures what each turn adds to a conversation with one call per turn."""
 
     codec: Codec
     tool: ToolSpec
@@ -132,7 +130,7 @@ class Growth:
         self._items: list[Any] = self._talk.request()[self.key]
 
     def at(self, turn: int) -> Step:
-        """The step of that turn; checks that earlier items stay the very same objects."""
+        """Returns the step of that turn; checks that earlier items stay the same objects."""
         while len(self.steps) < turn:
             before = list(self._items)
             answer = self._talk.hear(self.reply(len(self.steps)))

@@ -1,5 +1,5 @@
-"""The table of combinations, read from `tests/combinations.toml`, as lines of text, and the runs of
-each row.
+"""The table of combinations, read from `tests/combinations.toml`: as text, and as the runs of each
+row.
 """
 
 import tomllib

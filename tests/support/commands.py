@@ -1,5 +1,5 @@
-"""`wink` run in a folder that holds the module `shop`: as a process, or by the function that such a
-process runs.
+"""Runs `wink` in a folder with the module `shop`: as a process, or by calling the function that the
+process would call.
 """
 
 import io
@@ -77,7 +77,7 @@ def speechless():
 
 
 def write_shop(folder: Path) -> None:
-    """Writes `shop.py`: prompts `template` and `clean`, and `scripted`, which makes an adapter."""
+    """Writes `shop.py`: prompts `template` and `clean`, and the adapter factory `scripted`."""
     (folder / "shop.py").write_text(SHOP)
 
 
@@ -92,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Wink:
-    """Runs `wink` in this process, at a tenth of the time; each call imports the folder's modules
+    """Runs `wink` in this process, in a tenth of the time; each call imports the folder's modules
     again.
     """
 
@@ -120,12 +120,12 @@ class Wink:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment, in which our sources and all else can be imported."""
+    """Returns this process's environment, in which our sources can be imported."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path]), **more}
 
 
 def process(folder: Path, *arguments: str, **more: str) -> Done:
-    """`wink` with these arguments as a process in `folder`; `more` goes into its environment."""
+    """Starts `wink` with these arguments in `folder`; `more` is added to its environment."""
     command = [sys.executable, "-m", "weakincentives.cli", *arguments]
     done = subprocess.run(
         command,

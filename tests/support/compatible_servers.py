@@ -1,6 +1,7 @@
-"""What the servers of the ready profiles reject, by the reports and the documentation that name it.
+"""The requests that servers with a ready profile reject, according to reports and documentation.
 
-`RULES` says it for each name in `weakincentives.adapters.profiles`, without reading the profile.
+`RULES` has an entry for each name in `weakincentives.adapters.profiles`, but does not read the
+profile.
 """
 
 from collections.abc import Callable
@@ -23,9 +24,9 @@ _REQUIRES_REASONING = partial(check_chat, reasoning_field="reasoning_content")
 class Rules:
     """The rules of one server.
 
-    `strict` is what it takes as the tools' `strict`. `schema` says where it takes an output schema.
-    `limit` is the name for the output limit, if it knows only one. `field` is the one in which it
-    sends reasoning, and `tags` says that the text has it.
+    `strict` is the value it accepts for the tools' `strict`. `schema` says where it accepts an
+    output schema. `limit` is the name of the output limit, if it knows only one name. `field` is
+    the field in which it sends reasoning; `tags` means that the text contains the reasoning.
     """
 
     messages: Callable[[Body], None] = check_chat

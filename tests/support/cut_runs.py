@@ -1,7 +1,7 @@
-"""Runs trees to their end, in as many processes as it takes, and tells how they ended.
+"""Runs trees to their end, in as many processes as that takes, and returns their outcome.
 
-The oracle of a law is `play(tree, out)`: synchronous, in one process, with an approver. Other
-arguments choose another entry point, suspend the run or interrupt it.
+The oracle for a law is `play(tree, out)`: synchronous, in one process, with an approver. Other
+arguments choose another entry point, or suspend or interrupt the run.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ from weakincentives.visibility import SectionVisibility
 
 @dataclass(frozen=True)
 class Work:
-    """Arguments of all tools: a number, and the address of the script for a nested run."""
+    """The arguments of all tools: a number, and the address of the nested run's script."""
 
     number: int = 0
     to: str = ""
@@ -85,14 +85,14 @@ class Answer:
 
 
 def accept(output: Answer, /, *, context: ToolContext) -> None:
-    """Rejects an answer that says so; what it did before is undone."""
+    """Rejects an answer that asks for it; everything it did before that is undone."""
     context.session.dispatch(Note("accepted"))
     if output.text.startswith("rejected"):
         raise OutputRejected("Not good enough.")
 
 
 def decide(preview: Preview) -> Decision:
-    """Decides by the call's number: most are approved, some denied, some get other arguments."""
+    """Decides by the call's number: approves most, denies some, replaces arguments of others."""
     number = json.loads(preview.arguments).get("number", 0)
     if number % 4 == 3:
         return Deny("no")
@@ -100,7 +100,7 @@ def decide(preview: Preview) -> Decision:
 
 
 class Worker:
-    """The handlers of one process; `asked_for` is the description of the tool `ask`."""
+    """One process's handlers; `asked_for` is the description of the tool `ask`."""
 
     def __init__(self, tree: Tree, out: Outside, asked_for: str = "Asks.") -> None:
         self.tree, self.out = tree, out
@@ -137,7 +137,7 @@ class Worker:
 
         return self._with_handler(name, handler, coroutine, **options)
 
-    # Any: as above, and handlers of both kinds
+    # Any: as above, and handlers of both types
     def _with_handler(
         self, name: str, handler: Any, coroutine: Any, **options: Any
     ) -> Tool[Any, Any]:
@@ -300,13 +300,13 @@ class Process:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the chat's conversation ends with the model's answer."""
+        """Returns whether the chat's conversation ends with the model's answer."""
         said = self.chat.conversation
         last = said.messages[-1] if said else None
         return isinstance(last, AssistantMessage) and not last.tool_calls
 
     def has_message(self, number: int) -> bool:
-        """Whether the chat's conversation has the user's message of this number."""
+        """Returns whether the chat's conversation contains the user's message with this number."""
         said = self.chat.conversation
         texts = (
             [item.text for item in said.messages if isinstance(item, UserMessage)] if said else []
@@ -314,13 +314,13 @@ class Process:
         return any(text.startswith(f"root#{number} ") for text in texts)
 
     def next(self, *, keeps_session: bool) -> "Process":
-        """Ends this process; returns the one that comes after it."""
+        """Ends this process and returns the next one."""
         self.end()
         state = self.session.snapshot().to_json() if keeps_session else None
         return Process(self.tree, self.out, state, self.asked_for)
 
     def end(self) -> None:
-        """Saves the files; the process has ended."""
+        """Saves the files, because the process has ended."""
         self.out.files = {
             entry.path: self.files.read_bytes(entry.path)
             for entry in self.files.walk()
@@ -328,7 +328,7 @@ class Process:
         }
 
 
-# Any: an entry point, and what it returns
+# Any: an entry point, and its result
 def _result(face: Face, method: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
     async def last() -> Any:
         return [event async for event in method(*arguments, **options)][-1]
@@ -355,7 +355,7 @@ def message_of(tree: Tree, number: int) -> str | Sequence[Part]:
 
 
 def ignore(process: Process, suspension: str) -> None:
-    """Looks at a process that ends early, and does nothing."""
+    """Ignores a process that ends early."""
 
 
 def play(
@@ -371,12 +371,12 @@ def play(
     watch: Callable[[Process, str], object] = ignore,
     resumed: str = "",
 ) -> Outcome:
-    """Runs a tree to its end, in as many processes as it takes; each run uses the next of `faces`.
+    """Runs a tree to its end, in as many processes as needed; each run uses the next of `faces`.
 
-    With `suspends` nobody approves calls while the run lasts: another process resumes it from JSON,
+    With `suspends`, calls are not approved during the run: another process resumes it from JSON,
     with the decisions on all pending calls or on the first. A chat that is interrupted, at
-    `out.interrupt_at`, continues in another process, too; with `forks` so does each message.
-    `watch` sees each process that ends early, and the JSON of its suspension. `resumed` is such
+    `out.interrupt_at`, also continues in another process; with `forks`, so does each message.
+    `watch` gets each process that ends early, and the JSON of its suspension. `resumed` is such
     JSON, with which the first script continues.
     """
     process, conversation = Process(tree, out), None
@@ -392,7 +392,9 @@ def play(
             if not suspends:
                 options["approver"] = approver
             face, lives = faces[lives % len(faces)], lives + 1
-            assert lives < 1000, "the run does not end"  # of 100 turns, with waits in each
+            assert lives < 1000, (
+                "the run does not end"
+            )  # it has 100 turns, with suspensions in each
             try:
                 response = process.run(way, face, options)
             except RunSuspended as suspended:
@@ -422,7 +424,7 @@ def play(
 
 
 def suspend(tree: Tree, out: Outside) -> str:
-    """Runs the first message of a tree until it is suspended; returns the suspension's JSON."""
+    """Runs a tree's first message until the run is suspended; returns the suspension's JSON."""
     process = Process(tree, out)
     try:
         process.run("MainLoop", "evaluate", {"message": message_of(tree, 0)})
@@ -447,7 +449,7 @@ def outcome(
 ) -> Outcome:
     out = process.out
     said = json.loads("null" if conversation is None else conversation.to_json())
-    if said is not None:  # a restart records the sections in another order than a resumed run
+    if said is not None:  # a restart and a resumed run record the sections in different orders
         said["sections"].sort(key=lambda record: record["path"])
     return Outcome(
         answers=answers,
@@ -468,7 +470,7 @@ TOOLS = ("note", "write", "look", "fail", "pay", "ask", "show", "read", "open", 
 NESTING = (*TOOLS, "delegate")
 
 
-SIBLINGS = Shape(  # runs in parallel that do not read what the others write
+SIBLINGS = Shape(  # parallel runs that do not read each other's writes
     ("note", "pay", "fail", "ask", "delegate"),
     ("coroutines", "chat", "failure"),
     always=(("delegate", "delegate"), ("ask",)),
@@ -477,9 +479,9 @@ SIBLINGS = Shape(  # runs in parallel that do not read what the others write
 )
 
 
-# Any: a law of any arguments
+# Any: a law with any arguments
 def law(test: Callable[..., Any]) -> Any:
-    """Takes `CUTS` examples, which are others for each `CUTS_SEED`."""
+    """Runs `CUTS` examples, which depend on `CUTS_SEED`."""
     return seed(CUTS_SEED)(settings(max_examples=CUTS or 10)(test))
 
 
@@ -489,7 +491,7 @@ def uncut(tree: Tree) -> Outcome:
 
 
 def main(file: Path) -> None:
-    """Resumes the run that another process has suspended and left in `file`."""
+    """Resumes the run that another process has suspended and stored in `file`."""
     tree, out, suspension, face = pickle.loads(file.read_bytes())
     end = play(tree, out, faces=[face], suspends=True, resumed=suspension)
     file.write_bytes(pickle.dumps(tuple(end)))

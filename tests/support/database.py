@@ -12,7 +12,7 @@ class Database:
         self.connection = sqlite3.connect(
             ":memory:",
             isolation_level=None,
-            check_same_thread=False,  # the garbage collector of any thread closes it
+            check_same_thread=False,  # the garbage collector may close it in any thread
         )
         weakref.finalize(self, self.connection.close)
         self.connection.executescript(

@@ -1,4 +1,4 @@
-"""Limits of time for tests, which fail on no machine because it is slow.
+"""Time limits for tests that do not fail on slow machines.
 
 def attempt(seconds: float) -> DeadlineExceededError | None:
     with ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server:
@@ -15,18 +15,18 @@ from time import monotonic
 __all__ = ["NEVER", "SOON", "with_growing_limit"]
 
 SOON = 60.0
-"""Seconds within which anything happens that does not wait for something else."""
+"""Seconds within which anything happens that is not waiting for something else."""
 
 NEVER = 600.0
-"""Seconds that no test waits: what comes after them counts as not coming."""
+"""Seconds that no test waits: something that takes this long never happens."""
 
 
 def with_growing_limit[T](attempt: Callable[[float], T | None], seconds: float = 0.5) -> T:
-    """Returns what `attempt` returns, once it is not `None`.
+    """Returns the first result of `attempt` that is not `None`.
 
-    `attempt` takes the seconds after which a limit ends what it runs, and returns `None` if that
-    was before the run came to what the test is about. It is called again with twice the seconds
-    then. It must end soon after its limit.
+    `attempt` takes a number of seconds, after which a limit ends its run. If the run did not reach
+    the tested step in time, `attempt` returns `None` and is called again with twice the seconds.
+    It must end soon after its limit.
     """
     while True:
         started = monotonic()

@@ -34,18 +34,18 @@ INPUT = to_input(Job("it"))
 
 
 class CrashError(BaseException):
-    """The process has died."""
+    """Raised where the process crashes."""
 
 
 class Crash(NamedTuple):
-    """A process dies at this append of its life, before or after it is stored."""
+    """A process crashes at this append, counted from its start, before or after it is stored."""
 
     append: int
     after: bool
 
 
 class CrashingTable:
-    """Another table, until the process dies."""
+    """Passes calls to another table until the process crashes."""
 
     def __init__(self, table: LogTable, crash: Crash | None) -> None:
         self.table, self.crash = table, crash
@@ -79,9 +79,9 @@ def perform(
     face: Face = "evaluate",
     *,
     run_id: str = "run",
-    events: list[Any] | None = None,  # Any: events of every output
+    events: list[Any] | None = None,  # Any: events with any output type
 ) -> Json:
-    """Performs an attempt in one of four ways, and returns the result; streams fill `events`."""
+    """Performs an attempt in one of four ways and returns its result; streams fill `events`."""
     given, tell = through_json(run_input), None
     if face.startswith("stream"):
         tell = (events if events is not None else []).append
@@ -110,10 +110,10 @@ def play_durable(
     decides_all: bool = True,
     prefix: str = "run",
 ) -> Outcome:
-    """Runs a tree to its end, each message as a durable run, in as many processes as it takes.
+    """Runs a tree to its end, each message as a durable run, in as many processes as that takes.
 
-    Each process takes the next of `faces` and of `crashes`. Nobody approves calls while a process
-    lasts: the next part of the run begins with the decisions on all pending calls or on the first.
+    Each process uses the next of `faces` and of `crashes`. Calls are not approved during a process:
+    the next one begins with the decisions on all pending calls or on the first.
     """
     table, left, lives = table or MemoryLogTable(), list(crashes), 0
     process, conversation = Process(tree, out), None
@@ -127,7 +127,9 @@ def play_durable(
         while True:
             agent, face = _agent(process), faces[lives % len(faces)]
             lives += 1
-            assert lives < 1000, "the run does not end"  # of 100 turns, with waits in each
+            assert lives < 1000, (
+                "the run does not end"
+            )  # it has 100 turns, with suspensions in each
             crashing = CrashingTable(table, left.pop(0) if left else None)
             try:
                 result = perform(agent, crashing, given, face, run_id=part)

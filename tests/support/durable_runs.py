@@ -1,8 +1,8 @@
-"""An agent for tests of durable runs: it records what really happened in a file that no rollback
-reaches.
+"""An agent for tests of durable runs: it records what really happened in a file that is never
+rolled back.
 
-Its model decides only by the conversation, like a provider, so all attempts of a run take the
-same steps.
+Its model looks only at the conversation, like a provider, so all attempts of a run take the same
+steps.
 """
 
 import json
@@ -56,7 +56,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Seen:
-    """How many tool calls the session has heard of, folded from telemetry into state."""
+    """The number of tool calls that the session was told about, reduced from telemetry."""
 
     calls: int = 0
 
@@ -68,16 +68,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Help:
-    """What a run inside a call of run `name` is for."""
+    """The params of a nested run in run `name`."""
 
     name: str
     a: int
 
 
 class Facts:
-    """Lines in a file, each appended in one write, so that what was written before a kill is there
-    after it.
-    """
+    """Lines in a file, each appended in one write, so that a kill loses none that was written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,7 +100,7 @@ def calls(*pairs: tuple[str, str]) -> AssistantMessage:
     return AssistantMessage(tool_calls=made, finish="tool_calls", usage=TokenUsage(10, 5))
 
 
-# By the section that is open when the conversation begins, what the model says in each turn.
+# The model's answer in each turn, of which one opens a section.
 STORY: tuple[AssistantMessage, ...] = (
     calls(("note", '{"a": 1}'), ("fail", '{"a": 2}'), ("send", '{"a": 3}')),
     calls(("nonsense", "{}"), ("note", '{"a": "x"}'), ("look", "{}")),
@@ -128,8 +126,8 @@ PAID: tuple[AssistantMessage, ...] = (
 
 
 def help_with(a: int) -> tuple[AssistantMessage, ...]:
-    """What the model says in a run inside a call: an odd one delegates further, once, and one from
-    200 on books.
+    """Returns the model's answers in a nested run: an odd run delegates once more, and runs from
+    200 upwards book.
     """
     further = ("delegate", f'{{"a": {100 + a}}}') if a % 2 and a < 100 else ("send", '{"a": 3}')
     if a >= 200:
@@ -145,12 +143,12 @@ type Hook = Callable[[str], None]
 
 
 def nothing(place: str) -> None:
-    """The hook of a run that nobody disturbs."""
+    """The hook of an undisturbed run."""
 
 
 class Model(LoopAdapter, Connection):
-    """Says the next part of `story`, or what helps inside a call; `hook` is told of each place that
-    a run passes.
+    """Gives the next answer of `story`, or of a nested run; `hook` is told about each place that a
+    run passes.
     """
 
     name = "model"
@@ -196,7 +194,7 @@ class Model(LoopAdapter, Connection):
 
 
 def own_tools(facts: Facts, hook: Hook) -> dict[str, AnyTool]:
-    """Tools that tell what they do, by name."""
+    """Returns tools that record their actions, by name."""
 
     def effect(name: str, context: ToolContext) -> None:
         hook("before tool")
@@ -268,7 +266,7 @@ def template(
 
 
 def helper_template(facts: Facts, hook: Hook, further: AnyTool) -> PromptTemplate[None]:
-    """The prompt of a run inside a call."""
+    """Returns the prompt of a nested run."""
     own = own_tools(facts, hook)
     task = MarkdownSection[Help](
         title="Task",
@@ -280,7 +278,7 @@ def helper_template(facts: Facts, hook: Hook, further: AnyTool) -> PromptTemplat
 
 
 def helping(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
-    """Tools with a run inside: a plain handler, a coroutine, and one of a prompt."""
+    """Returns tools with nested runs: a plain handler, a coroutine, and a tool from a prompt."""
 
     def delegate(params: Amount, *, context: ToolContext) -> ToolResult[object]:
         run_id = context.idempotency_key.partition(":")[0]
@@ -303,7 +301,7 @@ def helping(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
 
 
 def asking(facts: Facts, hook: Hook = nothing) -> list[AnyTool]:
-    """Tools that need approval: `pay` by its arguments, `draft` by its effects."""
+    """Returns tools that need approval: `pay` of its arguments, `draft` of its effects."""
 
     def pay(params: Amount, *, context: ToolContext) -> ToolResult[object]:
         hook("before tool")
@@ -368,7 +366,7 @@ def kind_of(row: Row) -> str:
 
 
 def has_unknown(held: Held) -> bool:
-    """Whether a call had begun that must not run twice, and has no answer."""
+    """Returns whether a call that must not run twice has begun and has no answer."""
     latest = {(run_id, row.path): row for run_id, rows in held.items() for row in rows}
     return "began" in map(kind_of, latest.values())
 
@@ -377,9 +375,9 @@ _NOTHING: Held = {}
 
 
 class WatchedTable(MemoryLogTable):
-    """A table that begins with the rows that a crash has left.
+    """A table that begins with the rows left by a crash.
 
-    `held` has its rows when it begins and after each append: the places where a crash can cut.
+    `held` contains its rows at the start and after each append: the places where a run can crash.
     """
 
     def __init__(self, held: Held = _NOTHING) -> None:

@@ -35,7 +35,7 @@ from weakincentives.testing import ScriptedAdapter, call, say
 __all__ = ["ANSWERED_BEFORE", "ENTRY_POINTS", "STREAMED", "EntryPoint", "asked", "one_event_loop"]
 
 ANSWERED_BEFORE = "paid before"
-"""The answer of a call in the runs that another adapter has begun."""
+"""The answer to a call in runs that another adapter began."""
 
 type EntryPoint = Callable[[LoopAdapter, Session, Deadline | None], str]
 
@@ -44,9 +44,9 @@ def _pay(params: object, *, context: ToolContext) -> ToolResult[object]:
     return ToolResult(message=ANSWERED_BEFORE)
 
 
-# Any below: prompts and events of every output
+# Any below: prompts and events with any output type
 def asked() -> Prompt[Any]:
-    """The prompt that every entry point runs."""
+    """Returns the prompt that every entry point runs."""
     return prompt(tool(), replace(tool(_pay, name="pay"), approval="arguments"))
 
 
@@ -55,7 +55,7 @@ _runner: ContextVar[asyncio.Runner | None] = ContextVar("_runner", default=None)
 
 @contextmanager
 def one_event_loop() -> Generator[None]:
-    """Runs this thread's asynchronous entry points in one event loop, which is faster."""
+    """Runs this thread's asynchronous entry points in a single event loop, which is faster."""
     with asyncio.Runner() as runner:
         token = _runner.set(runner)
         try:
@@ -136,7 +136,7 @@ def chat_stream_async(adapter: LoopAdapter, session: Session, deadline: Deadline
 
 
 def _delegating() -> tuple[MainLoop, list[PromptEvaluationError | str]]:
-    """A loop whose model calls `delegate` once, and what comes of it."""
+    """Returns a loop whose model calls `delegate` once, and the list of its results."""
     return MainLoop(ScriptedAdapter([call(("delegate", {})), say("done")])), []
 
 
@@ -186,7 +186,7 @@ def _nested_result(results: list[PromptEvaluationError | str], session: Session)
 
 
 def _suspended(session: Session) -> Suspension:
-    """A suspended run of another adapter."""
+    """Returns the suspended run of another adapter."""
     loop = MainLoop(ScriptedAdapter([call(("pay", {}))]))
     try:
         loop.execute(asked(), session=session)
@@ -226,7 +226,7 @@ def resume_stream(adapter: LoopAdapter, session: Session, deadline: Deadline | N
 
 
 def _end_of(result: Any) -> Any:
-    """How a durable run ended: of a deadline, that it has passed, and not when."""
+    """Returns how a durable run ended; for a passed deadline, without the time."""
     error = result.get("error", {}).get("is")
     return error if error == "DeadlineExceededError" else {**result, "session": None}
 
@@ -241,7 +241,7 @@ def _durable(
         result = _run(running)
     else:
         result = execute_run(agent, given, table, "run")
-    # what the log says without the adapter
+    # the log gives the same result without the adapter
     again = execute_run(durable(MainLoop(ScriptedAdapter([])), asked), given, table, "run")
     assert _end_of(again) == _end_of(result)
     text = to_execution(agent, result).text

@@ -1,4 +1,4 @@
-"""Example agents run as a reader runs them: as processes, and against a scripted provider."""
+"""Runs the example agents as a reader would: as processes, and against a scripted provider."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def run_example(
     name: str, *arguments: object, folder: Path = ROOT
 ) -> "subprocess.CompletedProcess[str]":
-    """`python -m examples.NAME` in a folder."""
+    """Runs `python -m examples.NAME` in a folder."""
     return subprocess.run(
         [sys.executable, "-m", f"examples.{name}", *map(str, arguments)],
         cwd=folder,
@@ -36,12 +36,12 @@ def run_example(
 
 
 def scripted(server: ScriptedServer) -> OpenAIAdapter:
-    """An adapter for the scripted provider."""
+    """Returns an adapter for the scripted provider."""
     return OpenAIAdapter(
         "m", api="responses", base_url=server.openai_url, api_key="none", max_retries=0
     )
 
 
 def answers(session: Session) -> list[str]:
-    """What the model was sent for each of its calls."""
+    """Returns the answers that the model was sent for its calls."""
     return [event.content for event in session[ToolInvoked]]

@@ -1,4 +1,4 @@
-"""JSON Schemas as servers write them: of any draft, of OpenAPI, valid and odd."""
+"""JSON Schemas as servers write them: from any draft or OpenAPI, valid and odd ones."""
 
 import json
 import re

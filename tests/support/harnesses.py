@@ -1,6 +1,4 @@
-"""Harnesses of the conformance suite for adapters that speak HTTP: the script is played by a
-scripted server.
-"""
+"""Conformance suite harnesses for adapters that speak HTTP: a scripted server plays the script."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -22,7 +20,7 @@ __all__ = ["HttpHarness", "played", "sent_by_chat", "sent_by_messages", "sent_by
 
 
 class HttpHarness:
-    """Makes an adapter by `make(server, config=…, clock=…)` and reads requests by `sent`."""
+    """Creates an adapter with `make(server, config=…, clock=…)` and reads requests with `sent`."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class HttpHarness:
 
 
 def played(step: Played) -> Step:
-    """Returns the step in the server's terms."""
+    """Returns the step as a step of the server."""
     match step:
         case ProviderFault(code=_, status=int() as status, kind=kind, retry_after=wait):
             return Fail(status, code=kind, retry_after=wait)
@@ -122,10 +120,10 @@ def sent_by_responses(request: Request) -> SentRequest:
 
 
 def sent_by_messages(request: Request) -> SentRequest:
-    """Reads an Anthropic Messages request; of a tool `mcp__server__name` it takes the last part.
+    """Reads an Anthropic Messages request; `mcp__server__name` is read as the tool `name`.
 
-    Tools that are added, loaded or removed in the conversation count as the model sees them. The
-    answer to a call that loaded some is the text behind the results.
+    Tools that are added, loaded or removed in the conversation are included as the model sees them.
+    The answer to a call that loaded tools is the text after its results.
     """
     system = request.json.get("system", "")
     texts = [system] if isinstance(system, str) else _texts(system)
@@ -167,7 +165,7 @@ def sent_by_messages(request: Request) -> SentRequest:
     )
 
 
-# Any: texts, and lists of the parts of both of OpenAI's APIs
+# Any: texts, and lists of parts from both OpenAI APIs
 def _user_texts(contents: list[Any]) -> tuple[str, ...]:
     parts = [
         part

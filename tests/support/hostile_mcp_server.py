@@ -1,6 +1,6 @@
-"""An MCP server that floods its client, over stdio: too large, too many and too deep messages.
+"""An MCP server over stdio that floods its client: too large, too many and too deep messages.
 
-Run it as `python hostile_mcp_server.py FOLDER`, like the plain server, whose tools it replaces.
+Run it as `python hostile_mcp_server.py FOLDER`, like the plain server whose tools it replaces.
 """
 
 import json
@@ -24,7 +24,7 @@ TOOLS: list[Json] = [
 
 
 class HostileServer(Server):
-    """Its tools flood the client; `text` is mostly how much of it."""
+    """A server whose tools flood the client; `text` is usually the amount."""
 
     def respond(self, message: Any) -> Json | None:  # Any: JSON of the protocol
         if message.get("method") == "tools/list":
@@ -73,7 +73,7 @@ class HostileServer(Server):
         self.flood("")
 
     def flood(self, line: str, *, answered: bool = False) -> NoReturn:
-        """Writes a line for ever; another process reads the answers, or nobody does."""
+        """Writes a line forever; another process reads the answers, or none does."""
         if answered and os.fork() == 0:
             while os.read(0, 65536):
                 pass
@@ -85,7 +85,7 @@ class HostileServer(Server):
             lines += 1000
 
     def child(self, text: str) -> str:
-        """Starts a process that does not end by itself; `ignore` has it ignore SIGTERM."""
+        """Starts a process that never ends by itself; with `ignore`, it ignores SIGTERM."""
         ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" * bool(text)
         program = f"{ignore}import time; print(flush=True); time.sleep(600)"
         process = subprocess.Popen(

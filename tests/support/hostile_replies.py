@@ -1,6 +1,6 @@
-"""Replies that no provider should send, in each of the three provider formats, by name.
+"""Replies that providers should never send, by name, in each of the three provider formats.
 
-A reply is a step of `ScriptedServer`: a function of the request, whose format it answers in.
+A reply is a step for `ScriptedServer`: a function that answers in the format of the request.
 """
 
 import gzip
@@ -18,7 +18,7 @@ __all__ = ["KEY", "MAX_BYTES", "REPLIES", "Reply"]
 
 KEY = "sk-marked-0123456789-secret"
 MAX_BYTES = 1_000_000
-"""The bound of a reply with which adapters ask for these."""
+"""The reply limit of the adapters that ask for these replies."""
 
 _TEXT = "Hello."
 _HELLO = Say(_TEXT)
@@ -30,7 +30,7 @@ type _Answer = Callable[[Request], Step]
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answers, and how a run may end: with a text or the code of an error."""
+    """A server's answer, and how the run may end: with a text or an error code."""
 
     answer: _Answer
     ends: frozenset[str]
@@ -52,7 +52,7 @@ def _is_stream(raw: Raw) -> bool:
 
 
 def _changed(raw: Raw, change: _Change) -> Raw:
-    """The reply, or each event of its stream, changed."""
+    """Returns the reply with it, or each event of its stream, changed."""
     if not _is_stream(raw):
         return replace(raw, body=json.dumps(change(json.loads(raw.body))).encode())
     start = "data: "
@@ -66,7 +66,7 @@ def _changed(raw: Raw, change: _Change) -> Raw:
 
 
 def _walk(value: Any, change: _Change) -> Any:
-    """Changes each object of a JSON value, the innermost first."""
+    """Changes each object in a JSON value, innermost first."""
     if isinstance(value, list):
         return [_walk(item, change) for item in value]
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def _walk(value: Any, change: _Change) -> Any:
 
 
 def _says(change: _Change, say: Say = _HELLO) -> _Answer:
-    """Answers with every object of the reply changed."""
+    """Answers with a text reply in which every object is changed."""
     return lambda request: _changed(_rendered(request, say), lambda value: _walk(value, change))
 
 
@@ -90,7 +90,7 @@ def _lacking(names: str) -> _Change:
 
 
 def _calls(*made: Call, change: _Change = lambda it: it) -> _Answer:
-    """Calls tools, and says hello once the calls have answers."""
+    """Calls tools, and says hello once the calls are answered."""
     answers = re.compile(rb'"(?:tool_call_id|tool_use_id)"|"function_call_output"')
 
     def answer(request: Request) -> Step:
@@ -103,7 +103,7 @@ def _calls(*made: Call, change: _Change = lambda it: it) -> _Answer:
 
 
 def _raw(body: bytes, kind: str = "", **more: Any) -> _Answer:
-    """Answers with these bytes, as JSON or as a stream of the kind that was asked for."""
+    """Answers with these bytes, as JSON or as a stream, whichever was requested."""
 
     def answer(request: Request) -> Step:
         asked = "text/event-stream" if request.json.get("stream") else "application/json"
@@ -139,7 +139,7 @@ def _cut(share: float) -> _Answer:
 
 
 def _twice(request: Request) -> Step:
-    """The choices, items or blocks of a reply twice, at the same places."""
+    """Repeats the choices, items or blocks of a reply at the same indexes."""
 
     def change(it: Any) -> Any:
         lists = "choices", "output", "content"
@@ -149,7 +149,7 @@ def _twice(request: Request) -> Step:
 
 
 def _with_news(request: Request) -> Step:
-    """A stream with comments and an event of a kind that nobody knows."""
+    """Answers with a stream that has comments and an event of an unknown type."""
     raw = _rendered(request)
     if not _is_stream(raw):
         return raw
@@ -158,7 +158,7 @@ def _with_news(request: Request) -> Step:
 
 
 def _failing(request: Request) -> Step:
-    """An error status, or an event in the stream that reports an error."""
+    """Answers with an error status, or with a stream event that reports an error."""
     raw = _rendered(request)
     said = {"type": "api_error", "code": "x", "message": f"Bearer {KEY}"}
     error = json.dumps({"type": "error", "error": said}).encode()
@@ -216,7 +216,7 @@ _BODIES = {
     "zeros": bytes(1000),
     "the key": KEY.encode(),
     "null as an event": b"data: null\n\n",
-    "the end alone": b"data: [DONE]\n\n",
+    "only the end": b"data: [DONE]\n\n",
 }
 _STATUSES = {
     400: "bad_request",
@@ -230,7 +230,7 @@ _STATUSES = {
 
 
 def _values() -> Iterator[tuple[str, _Answer, set[str]]]:
-    """Values of another kind than they must be, and values that are missing."""
+    """Replies with values of a wrong type, and with missing values."""
     hello, either = {_TEXT}, {_TEXT, "malformed"}
     for name, value in _NUMBERS.items():
         yield f"counts: {name}", _says(_setting(_COUNTS, value)), hello
@@ -256,7 +256,7 @@ def _values() -> Iterator[tuple[str, _Answer, set[str]]]:
 
 
 def _answers() -> Iterator[tuple[str, _Answer, set[str]]]:
-    """Texts and calls that a provider may send, if only its model is odd enough."""
+    """Replies with texts and calls that a provider may send if its model is odd enough."""
     hello = {_TEXT}
     yield "lone surrogate in a text", _always(Say("x\ud800y")), {"x?y"}
     yield "lone surrogates in a call", _calls(Call("\ud800", {"a": "\ud800"}, "\ud800")), hello
@@ -276,14 +276,17 @@ def _answers() -> Iterator[tuple[str, _Answer, set[str]]]:
 
 
 def _bytes() -> Iterator[tuple[str, _Answer, set[str]]]:
-    """Malformed bodies, statuses, encodings, redirects and streams that end early."""
+    """Replies with malformed bodies, statuses, encodings, redirects and truncated streams."""
     bad, large = {"malformed"}, {"reply_too_large"}
     for name, body in _BODIES.items():
         yield f"body: {name}", _raw(body), bad
         yield f"body of an error: {name}", _raw(body, status=502), {"server_error"}
     yield "page", _raw(b"<html>", "text/html"), bad
     yield "another character set", _raw(b"{}", "application/json; charset=utf-16"), bad
-    for encoding in ("br", "gzip"):  # one that was not asked for, and one that it is not
+    for encoding in (
+        "br",
+        "gzip",
+    ):  # one that was not requested, and one that the body does not use
         headers = (("content-encoding", encoding),)
         yield f"encoding {encoding}", _raw(b"{}", headers=headers), bad
     yield "too large", _raw(b" " * 3 * MAX_BYTES), large

@@ -1,5 +1,5 @@
-"""A server on 127.0.0.1 that answers over a bare socket, so that it can do what no HTTP library
-would.
+"""A server on 127.0.0.1 that answers over a bare socket, so that it can do things that no HTTP
+library would.
 
     with HostileServer(trickled_headers) as server:
         client = OpenAI(base_url=server.openai_url, api_key="test")
@@ -45,7 +45,7 @@ class Connection:
         self._closing = closing
 
     def read_request(self) -> bytes:
-        """One request, head and body; `b""` when the client has gone."""
+        """Returns one request, headers and body, or `b""` if the client has disconnected."""
         read = b""
         while b"\r\n\r\n" not in read:
             if not (piece := self.socket.recv(65536)):
@@ -110,7 +110,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "early hints": _endless(b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"),
     "slow error": _endless(b"HTTP/1.1 500 Oops\r\nconnection: close\r\n\r\n", b" "),
 }
-"""What a server can do instead of answering."""
+"""Things that a server can do instead of answering."""
 
 
 def _reply(status: str, *headers: str, body: bytes = b"{}") -> Behaviour:
@@ -130,12 +130,12 @@ def _reply(status: str, *headers: str, body: bytes = b"{}") -> Behaviour:
 
 
 def retry_later(seconds: float) -> Behaviour:
-    """Wants the client to ask again after `seconds`."""
+    """Asks the client to retry after `seconds`."""
     return _reply("429 Slow down", f"retry-after: {seconds}", "content-type: application/json")
 
 
 def redirect(to: str | None, status: int = 307, body: bytes = b"") -> Behaviour:
-    """Sends the client elsewhere, or does not say where."""
+    """Redirects the client, with or without a location."""
     location = [] if to is None else [f"location: {to}"]
     return _reply(f"{status} Elsewhere", *location, body=body)
 
@@ -143,13 +143,13 @@ def redirect(to: str | None, status: int = 307, body: bytes = b"") -> Behaviour:
 def compressed(
     size: int, status: str = "200 OK", kind: str = "application/json", of: bytes = b" "
 ) -> Behaviour:
-    """Sends `size` bytes in few."""
+    """Sends `size` bytes, compressed into few."""
     with_gzip = gzip.compress(of * (size // len(of)), 9)
     return _reply(status, "content-encoding: gzip", f"content-type: {kind}", body=with_gzip)
 
 
 class HostileServer:
-    """Answers each request by `behaviour` while its `with` block lasts."""
+    """Answers each request with `behaviour` while its `with` block lasts."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
@@ -189,14 +189,12 @@ class HostileServer:
         return f"{self.url}/v1"
 
     def left(self, timeout: float = SOON) -> bool:
-        """Whether the clients close all connections, or have closed them, before `timeout` seconds
-        are over.
-        """
+        """Returns whether the clients close all connections within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._open, timeout)
 
     def asked(self, times: int, timeout: float = SOON) -> bool:
-        """Whether there come, or have come, so many requests before `timeout` seconds are over."""
+        """Returns whether that many requests have arrived within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.requests) >= times, timeout)
 

@@ -1,8 +1,8 @@
-"""Calls whose handler writes state and files, each with a real SIGINT at some moment of it:
+"""Makes calls whose handlers write state and files, each with a real SIGINT at a random moment:
 `PROGRAM FOLDER SEED`.
 
-Fails with the first call that is left neither undone nor done as a whole; prints how many were
-interrupted.
+Fails at the first call that was neither completely undone nor completely done. Prints the number of
+interrupted calls.
 """
 
 import logging
@@ -25,7 +25,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter
 
 CALLS = 600 if FULL else 200
-SECONDS = 8.0  # after which it ends, once enough calls have been interrupted
+SECONDS = 8.0  # at least; it ends once enough calls have been interrupted
 ENOUGH = 21
 BEFORE = {"a": b"1", "b/c": b"2"}
 AFTER = {"b/c": b"changed", "d/e": b"new"}
@@ -43,7 +43,7 @@ def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
 
 
 class ToolFailedError(Exception):
-    """What the handler raises."""
+    """Raised by the handler."""
 
 
 class Alarm:
@@ -59,7 +59,7 @@ class Alarm:
 
 
 def main(root: Path, seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 - no secret
+    rng = random.Random(seed)  # noqa: S311 - not a secret
     session, interrupted, started = Session(), 0, perf_counter()
     files = HostFilesystem(root)
     asked = prompt(tool(handler)).bind(resources={Filesystem: files})
@@ -93,7 +93,7 @@ def main(root: Path, seed: int) -> None:
             fails = number % 4 > 0
             delay = (
                 0.0 if number < 8 else rng.uniform(usual / 100, usual * 1.1)
-            )  # the first ones tell how long a call takes
+            )  # the first ones show how long a call takes
             done, began = False, perf_counter()
             try:
                 Alarm.armed = True

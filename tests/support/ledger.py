@@ -1,9 +1,9 @@
-"""The ledger of claims, made from the tests: a test that checks a claim says so by
+"""The ledger of claims, built from the tests: a test that checks a claim is marked with
 `@pytest.mark.claim("DT-13")`.
 
-`tests/ledger.toml` holds the claims. Run as a program this module prints each with its tests, and
-then the table of combinations; it exits with 1 and says on standard error what is wrong: a claim
-without a test, a mark without a claim.
+`tests/ledger.toml` contains the claims. As a program, this module prints each claim with its tests,
+and then the table of combinations. If a claim has no test or a mark has no claim, it reports that
+on standard error and exits with 1.
 """
 
 import ast
@@ -21,7 +21,7 @@ type Claims = Mapping[str, str]
 
 
 def read_claims(path: Path = TESTS / "ledger.toml") -> tuple[Claims, Mapping[str, int]]:
-    """The claims by id, and how many each group should have."""
+    """Returns the claims by id, and how many each group should have."""
     groups = tomllib.loads(path.read_text())
     counts = groups.pop("groups")
     return {
@@ -30,7 +30,7 @@ def read_claims(path: Path = TESTS / "ledger.toml") -> tuple[Claims, Mapping[str
 
 
 def read_marks(tests: Path = TESTS) -> Mapping[str, Sequence[str]]:
-    """The ids of the tests that are marked with each claim."""
+    """Returns the ids of the tests that are marked with each claim."""
     marks: dict[str, list[str]] = {}
     for file in sorted(tests.rglob("test_*.py")):
         for test, claim in _marks(ast.parse(file.read_text()).body):
@@ -72,13 +72,11 @@ def _claims(mark: ast.expr) -> Iterator[str]:
 def find_faults(
     claims: Claims, counts: Mapping[str, int], marks: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """One line for each fault of the ledger, whose groups should have as many claims as `counts`
-    says.
-    """
+    """Yields one line for each fault in the ledger, whose groups should have `counts` claims."""
     expected = [
         f"{group}-{number:02}" for group, count in counts.items() for number in range(1, count + 1)
     ]
-    yield from (f"{claim}: there is no such claim" for claim in expected if claim not in claims)
+    yield from (f"{claim}: the claim is missing" for claim in expected if claim not in claims)
     yield from (
         f"{claim}: is beyond the group's count" for claim in claims if claim not in expected
     )
@@ -93,7 +91,7 @@ def find_faults(
 
 
 def main() -> int:
-    """Prints the ledger, and what is wrong with it."""
+    """Prints the ledger and its faults."""
     claims, counts = read_claims()
     marks = read_marks()
     for claim, text in claims.items():

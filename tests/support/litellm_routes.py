@@ -15,11 +15,11 @@ ANTHROPIC = "anthropic/claude-sonnet-4-5"
 routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 
 
-# Any: options of every kind.
+# Any: options of all types.
 def connect(
     server: HostileServer | ScriptedServer, model: str = OPENAI, **options: Any
 ) -> LiteLLMAdapter:
-    """An adapter that retries nothing, unless `options` say otherwise."""
+    """Returns an adapter, which does not retry unless `options` say so."""
     url = server.url if model.startswith("anthropic/") else server.openai_url
     arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **options}
     return LiteLLMAdapter(model, **arguments)

@@ -17,9 +17,9 @@ __all__ = ["PlainHttp", "served"]
 
 
 class PlainHttp:
-    """The plain server over HTTP; `answer`, if there is one, gives headers and body of each call.
+    """The plain server over HTTP; `answer`, if given, returns the headers and body for each call.
 
-    With `hangs` it never answers that a session ends.
+    With `hangs`, it never answers the request that ends a session.
     """
 
     def __init__(self, folder: Path, *, hangs: bool) -> None:
@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            with suppress(OSError):  # the client has gone
+            with suppress(OSError):  # the client has disconnected
                 self.wfile.writelines(body)
             return
         response = None if method is None else self.plain.server.respond(message)

@@ -1,4 +1,4 @@
-"""Prompts over MCP servers: locks, runs of a scripted model, and the processes that are left."""
+"""Prompts with MCP servers: locks, runs with a scripted model, and the processes left behind."""
 
 import asyncio
 import os
@@ -43,19 +43,19 @@ def lock_of(folder: Path, tools: Sequence[dict[str, Any]] = TOOLS, **fields: Any
 
 
 def hostile(folder: Path) -> ServerLock:
-    """The lock of the server that floods its client."""
+    """Returns the lock of the server that floods its client."""
     command = (sys.executable, str(Path(hostile_mcp_server.__file__)), str(folder))
     return replace(lock_of(folder, hostile_mcp_server.TOOLS), command=command)
 
 
 def changed(name: str, **fields: object) -> list[dict[str, Any]]:
-    """The tools of the plain server, of which one has other fields."""
+    """Returns the plain server's tools, one of them with changed fields."""
     return [tool | fields if tool["name"] == name else tool for tool in TOOLS]
 
 
 def listed(lock: ServerLock) -> ServerLock:
-    """What the server that a lock starts offers."""
-    from weakincentives.contrib.mcp.client import open_server  # which takes long
+    """Returns the tools of the server that a lock starts."""
+    from weakincentives.contrib.mcp.client import open_server  # a slow import
 
     async def look() -> ServerLock:
         async with asyncio.timeout(SOON), open_server(lock, id) as server:
@@ -79,9 +79,9 @@ def connected(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what another process or thread makes true."""
+    """Waits until another process or thread makes the condition true."""
     async with asyncio.timeout(SOON):
-        while not condition():  # noqa: ASYNC110 - nothing tells
+        while not condition():  # noqa: ASYNC110 - it sets no event
             await asyncio.sleep(0.01)
 
 
@@ -96,7 +96,7 @@ def template_of(section: MCPSection) -> PromptTemplate[str]:
 
 
 class Watcher:
-    """A bus that keeps all events."""
+    """A bus that stores all events."""
 
     def __init__(self) -> None:
         self.bus = InProcessEventBus()
@@ -113,7 +113,7 @@ class Watcher:
 
 
 def run_cancelled(section: MCPSection, made: Call, condition: Callable[[], bool]) -> None:
-    """Lets a model make a call, and cancels the run in the middle of it, when `condition` holds."""
+    """Lets a model make a call, and cancels the run during the call, once `condition` is true."""
     name, arguments = made
     loop = MainLoop(ScriptedAdapter([call((f"plain_{name}", arguments)), say("done")]))
 
@@ -129,7 +129,7 @@ def run_cancelled(section: MCPSection, made: Call, condition: Callable[[], bool]
 
 
 def run(section: MCPSection, *calls: Call, mode: str = "sync", **options: Any) -> Watcher:
-    """Lets a model make the calls, one a turn, and returns the events."""
+    """Lets a model make the calls, one per turn, and returns the events."""
     watcher = Watcher()
     loop = MainLoop(ScriptedAdapter([*[call((f"plain_{n}", a)) for n, a in calls], say("done")]))
     prompt = template_of(section).bind()

@@ -1,4 +1,4 @@
-"""Small images and documents, and strict readers of the forms in which providers take them."""
+"""Small images and documents, and strict readers of the forms that providers accept."""
 
 import zlib
 from base64 import b64decode
@@ -32,7 +32,7 @@ PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\
 
 
 def _digest_of_url(url: str) -> str:
-    """Returns the URL, or the digest of the bytes in it, whose type it must name."""
+    """Returns the URL, or the digest of its bytes if it is a data URL, which must name a type."""
     if url.startswith("https://"):
         return url
     head, _, data = url.partition(";base64,")

@@ -6,8 +6,8 @@
     assert api.uses[1].read == api.uses[0].stored
 
 A request that breaks a rule gets status 400, and leaving the server's block raises `RuleError`.
-Like the newer models the API refuses a request whose beginning is not an earlier request, and puts
-a thinking block before every answer, which must come back in the same place. The rules are those of
+Like newer models, the API rejects a request that does not begin with an earlier request, and puts a
+thinking block before every answer, which must come back in the same place. The rules are those of
 FACTS-ANTHROPIC; no live API was asked.
 """
 
@@ -40,12 +40,12 @@ _FORMATS = {
 
 
 class RuleError(AssertionError):
-    """A request that the API would refuse."""
+    """A request that the API would reject."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """Characters of a request: all, those read from the cache, and the stored prefix afterwards."""
+    """A request's characters: all, those read from the cache, and those stored as a prefix then."""
 
     total: int
     read: int
@@ -54,7 +54,7 @@ class CacheUse:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A request without its marks; its first `external` messages another provider has heard."""
+    """A request without its marks; its first `external` messages went to another provider."""
 
     fixed: Json
     tools: list[Json]
@@ -63,9 +63,9 @@ class _Sent:
 
 
 class MessagesAPI:
-    """Checks each request before its step plays; with `counts` the usage is that of the cache.
+    """Checks each request before its step is played; with `counts`, the usage includes the cache.
 
-    `growing_tools` allows that the list of tools changes, as models without bound thinking do.
+    `growing_tools` allows the list of tools to change, as models without bound thinking do.
     """
 
     def __init__(self, *, growing_tools: bool = False, counts: bool = False) -> None:
@@ -76,7 +76,7 @@ class MessagesAPI:
         self.uses: list[CacheUse] = []
 
     def play(self, step: Scripted) -> Scripted:
-        """Returns the step behind the rules."""
+        """Returns the step, played only if the request follows the rules."""
 
         def respond(request: Request) -> Step:
             self._check(request)
@@ -122,23 +122,23 @@ class MessagesAPI:
                 if old.fixed == plain
                 and (
                     (before == old.messages and (self._growing_tools or old.tools == tools))
-                    # a new start repeats what another provider has heard, and binds no thinking
+                    # a new start repeats messages for another provider, without bound thinking
                     or (old.external and before == old.messages[: old.external - 1])
                 )
             ]
-            rule(bool(earlier), "the beginning of the request is no earlier request")
+            rule(bool(earlier), "the request does not begin with an earlier request")
             external = earlier[0].external
         for at in said:
             first = messages[at]["content"][0]
             is_thinking = first.get("type") == "thinking" and "signature" in first
-            # a message cannot end with thinking, so one with nothing else is sent without it
+            # a message cannot end with thinking, so a message of only thinking is sent without it
             is_empty = first.get("text") == "(no text)"
             is_right = is_thinking is (at >= external) or is_empty
             rule(is_right, "thinking is missing, or another provider's")
         self._sent.append(_Sent(plain, tools, messages, external))
 
     def _use_cache(self, body: Json) -> CacheUse:
-        """Reads the longest stored prefix within reach of a mark, and stores those at marks."""
+        """Reads the longest stored prefix in reach of a mark, and stores the prefixes at marks."""
         prefixes: list[tuple[int, int]] = []  # hashes and lengths
         marks: list[int] = []
         whole, length = 0, 0
@@ -169,9 +169,9 @@ def without_marks(value: Any) -> Any:
 
 
 def positions(body: Json) -> Iterator[tuple[str, bool]]:
-    """Yields what the model reads, block by block, and whether a block is marked.
+    """Yields the model's input block by block, each with whether it is marked.
 
-    Deferred tools are not read; a reference to one reads like its definition.
+    Deferred tools are not part of it; a reference to one counts as its definition.
     """
     tools = body.get("tools", [])
     definitions = {tool["name"]: tool for tool in tools}
@@ -199,7 +199,7 @@ def positions(body: Json) -> Iterator[tuple[str, bool]]:
 
 
 def prompt_text(body: Json) -> str:
-    """Returns all that the model reads, as one text."""
+    """Returns the model's input as one text."""
     return "".join([text for text, _ in positions(body)])
 
 
@@ -218,7 +218,7 @@ def check_tool(tool: Json) -> None:
     known = {"name", "description", "input_schema", "strict", "defer_loading", "cache_control"}
     rule(tool.keys() <= known, f"a tool has {tool.keys() - known}")
     rule(bool(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool["name"])), "a tool's name")
-    rule(tool["input_schema"].get("type") == "object", "a tool's root is no object")
+    rule(tool["input_schema"].get("type") == "object", "a tool's root is not an object")
     rule(not {"anyOf", "oneOf", "allOf"} & tool["input_schema"].keys(), "a union at a tool's root")
 
 
@@ -258,7 +258,7 @@ def check_messages(messages: list[Json], tools: list[Json], *, inline: bool) -> 
 
 
 def is_paused(message: Json) -> bool:
-    """Whether a message of the model ends with a call that the provider runs itself."""
+    """Returns whether a model's message ends with a call that the provider runs itself."""
     return bool(message["content"][-1]["type"] == "server_tool_use")
 
 
@@ -275,7 +275,7 @@ def check_results(blocks: list[Json], awaited: list[str], deferred: set[str]) ->
         types = {part["type"] for part in parts}
         shown = {"text", "image", "document"}
         rule(types == {"tool_reference"} or types <= shown, "a result of several types")
-        rule(types == {"text"} or not result.get("is_error"), "an error that is no text")
+        rule(types == {"text"} or not result.get("is_error"), "an error that is not text")
         for part in parts:
             rule(part.get("tool_name", "") in {"", *deferred}, "a reference to an unknown tool")
 
@@ -319,7 +319,7 @@ def _marked(value: Any) -> Iterator[Json]:
 
 
 def check_strict(body: Json) -> None:
-    """The profile of strict schemas, and the limits over all of a request."""
+    """Checks the profile of strict schemas, and the limits across a request."""
     tools = [*body.get("tools", [])]
     for message in body["messages"]:
         tools += [
@@ -348,7 +348,7 @@ def _subschemas(schema: Json, above: tuple[str, ...]) -> Iterator[Json]:
     rule(schema.get("minItems", 0) in (0, 1), "minItems")
     rule(schema.get("format", "date") in _FORMATS, "format")
     rule(not re.search(r"\(\?|\\[1-9bB]", schema.get("pattern", "")), "pattern")
-    rule("$ref" not in schema or schema.keys() <= {"$ref"}, "something beside a reference")
+    rule("$ref" not in schema or schema.keys() <= {"$ref"}, "keywords next to a reference")
     rule(not any(isinstance(value, dict) for value in schema.get("enum", ())), "object in enum")
     yield schema
     inner = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
@@ -374,5 +374,5 @@ def _check_references(value: Any, definitions: Json, above: tuple[str, ...]) -> 
 
 
 def too_long() -> Fail:
-    """The API's words for a prompt that is longer than the model's window."""
+    """Returns the API's error for a prompt that is longer than the model's window."""
     return Fail(400, "prompt is too long: 210000 tokens > 200000 maximum")

@@ -81,7 +81,7 @@ def suffix(key: str, tool: str = "read_section") -> str:
 
 
 def search(query: str) -> list[dict[str, str]]:
-    """A naive search: the documents with most of the query's words, each with its best line."""
+    """Returns the documents that share the most words with the query, each with its best line."""
     words = query.lower().split()
 
     def shared(text: str) -> int:

@@ -1,15 +1,15 @@
-"""Runs code that is interrupted by a trace function, so that nothing of it outlives the test."""
+"""Runs code that a trace function interrupts, so that none of its state outlives the test."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 
 def in_own_thread[T](function: Callable[[], T]) -> T:
-    """Returns what `function` returns, or raises what it raises, in a thread that ends with it.
+    """Calls `function` in a new thread; returns its result or raises its error.
 
-    An error that a trace function raises at the end of an `except` block makes CPython keep the
-    error of that block as the thread's current one for ever. In pytest's own thread, every later
-    error of the test run would carry it as its context.
+    If a trace function raises at the end of an `except` block, CPython keeps that block's error as
+    the thread's current error forever. In pytest's own thread, every later error of the test run
+    would have it as its context.
     """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()

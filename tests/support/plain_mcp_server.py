@@ -1,7 +1,7 @@
-"""An MCP server of the 2025-11-25 protocol without an SDK, which misbehaves on request.
+"""An MCP server for the 2025-11-25 protocol, without an SDK, that misbehaves on request.
 
-Run it as `python plain_mcp_server.py FOLDER`. It appends to `FOLDER/calls` what it is called with.
-`FOLDER/tools.json`, if there is one, replaces the list of its tools.
+Run it as `python plain_mcp_server.py FOLDER`. It appends its calls to `FOLDER/calls`. If
+`FOLDER/tools.json` exists, it replaces the list of tools.
 """
 
 import json
@@ -72,7 +72,7 @@ class Server:
         self.remembered: list[str] = []
 
     def respond(self, message: Any) -> Json | None:  # Any: JSON of the protocol
-        """Returns the response to a request, `None` to a notification."""
+        """Returns the response to a request, or `None` for a notification."""
         match message.get("method"):
             case "initialize":
                 self.note("starts", "x")
@@ -119,7 +119,7 @@ class Server:
         return {"id": message["id"], "result": result}
 
     def page(self, tools: list[Json], params: Json) -> Json:
-        """All tools, or one a page for as many pages as the file `pages` says."""
+        """Returns all tools, or one tool per page, for as many pages as the file `pages` says."""
         if not (self.folder / "pages").exists():
             return {"tools": tools}
         index = int(str(params.get("cursor", 0)))
@@ -180,7 +180,7 @@ class Server:
         return "gone"
 
     def elicit_later(self, params: str) -> None:
-        """Answers the call, and asks when the file `ended` says that it has ended."""
+        """Answers the call, and asks once the file `ended` says that the call has ended."""
         send({"id": self.request, "result": {"content": [{"type": "text", "text": "later"}]}})
         while not (self.folder / "ended").exists():
             time.sleep(0.01)
@@ -241,7 +241,7 @@ SAMPLING: Json = {
     "messages": [{"role": "user", "content": {"type": "text", "text": "Say something."}}],
     "maxTokens": 5,
 }
-PIXEL = "iVBORw0KGgo="  # as much of a picture as a type needs
+PIXEL = "iVBORw0KGgo="  # the part of a picture that determines its type
 CONTENT: list[Json] = [
     {"type": "text", "text": "A text."},
     {"type": "image", "mimeType": "image/png", "data": PIXEL},

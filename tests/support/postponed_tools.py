@@ -1,4 +1,4 @@
-"""Functions with postponed annotations, as `from __future__ import annotations` makes them."""
+"""Functions with postponed annotations, as `from __future__ import annotations` creates them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Random tool calls: what they read and change in a session and its resources, and how they end. No
-claims here.
+"""Random tool calls: their reads and changes of a session and its resources, and their endings.
+Contains no claims.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ FAILURES = (
 
 
 class Redirect(ControlFlow):
-    """Control flow of a test's own."""
+    """A test's own control flow."""
 
 
 def raised(kind: type[BaseException]) -> BaseException:
-    """One of that kind."""
+    """Returns an exception of this type."""
     return ExceptionGroup("several", [ValueError()]) if kind is ExceptionGroup else kind("planned")
 
 
@@ -48,14 +48,14 @@ class Plain:
 
 @dataclass(frozen=True)
 class Both:
-    """Folded into `Plain` and into `Sum`."""
+    """An event that is reduced into `Plain` and into `Sum`."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Brittle:
-    """Folded into `Plain` while there are few of them."""
+    """An event that is reduced into `Plain` as long as there are few."""
 
     number: int
 
@@ -67,14 +67,14 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard(Event):
-    """Telemetry that nothing folds."""
+    """Telemetry without a reducer."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted(Event):
-    """Telemetry that is folded into state."""
+    """Telemetry that is reduced into state."""
 
     number: int
 
@@ -83,7 +83,7 @@ STATE = (Plain, Sum, Both)
 
 
 def session() -> Session:
-    """A session with reducers of several kinds."""
+    """Returns a session with reducers of several kinds."""
 
     # Any: views of two slices.
     def add(view: Any, event: Any) -> Replace[Sum]:
@@ -111,7 +111,7 @@ def session() -> Session:
 
 
 class Cell:
-    """Numbers that can be put back."""
+    """Numbers that can be restored."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -130,15 +130,15 @@ class Cell:
 
 
 class LazyCell(Cell):
-    """The same, made when it is first asked for, by a provider that gives what was there before."""
+    """A cell created on first use by a provider, which returns the same cell each time."""
 
 
 class CallCell(Cell):
-    """The same, of one call."""
+    """A cell for one call."""
 
 
 class ForkedCell(Cell):
-    """What one call sees of a `ForkableCell`."""
+    """One call's view of a `ForkableCell`."""
 
     def __init__(self, base: list[int]) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class ForkableCell(Cell):
 
 @dataclass
 class Notebook:
-    """No state of its own; it depends on a cell."""
+    """A resource without its own state, which depends on a cell."""
 
     cell: Cell
 
@@ -184,7 +184,7 @@ KINDS: tuple[Callable[..., Any], ...] = (Cell, ForkableCell, LazyCell, Notebook,
 
 @dataclass
 class World:
-    """What stays when resources are closed and forgotten: the cells that their providers give."""
+    """The state that outlives closed resources: the cells that their providers return."""
 
     cells: dict[str, Cell] = field(
         default_factory=lambda: {
@@ -214,9 +214,7 @@ class World:
 
 @dataclass(frozen=True)
 class Op:
-    """One thing that a call does: `what`, with which type and numbers, or with further operations
-    inside of it.
-    """
+    """An operation in a call: `what`, with a type and numbers, or with operations `inside`."""
 
     what: str
     of: Any = None
@@ -227,7 +225,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Program:
-    """A call to be, and how it ends: well, with `success=False`, or by raising."""
+    """A call to make, and how it ends: well, with `success=False`, or by raising."""
 
     ops: tuple[Op, ...]
     ending: Any = None
@@ -275,7 +273,7 @@ def programs(endings: Iterable[Any], *, resources: bool = True) -> st.SearchStra
 
 
 def run(program: Program, context: ToolContext) -> ToolResult[object]:
-    """Makes the call; the answer says all that it saw."""
+    """Makes the call; the answer contains everything that it read."""
     seen: list[object] = []
     for op in program.ops:
         _do(op, context, seen)
@@ -286,7 +284,7 @@ def run(program: Program, context: ToolContext) -> ToolResult[object]:
             raise raised(kind)
 
 
-# Any: slices of every type.
+# Any: slices of all types.
 _SLICES: dict[str, Callable[[Any, Op], object]] = {
     "all": lambda accessor, op: accessor.all(),
     "latest": lambda accessor, op: accessor.latest(),

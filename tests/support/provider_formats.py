@@ -1,7 +1,8 @@
 """Renders a step for OpenAI Chat Completions, OpenAI Responses and Anthropic Messages.
 
-Pure: a step and the request that asked become the bytes of a `Raw`, or stay a `Drop`. A format is
-three functions (whole reply, the same reply as stream events, error) and a row in `_ROUTES`.
+Pure: a step and its request become the bytes of a `Raw`, unless the step is a `Drop`. A format
+consists of three functions (the reply, the reply as stream events, an error) and a row in
+`_ROUTES`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ type Event = tuple[str | None, Json]
 
 
 class Ids:
-    """Names unique in one server and the same in every run: call_1, call_2, msg_1."""
+    """Ids that are unique in one server and the same in every run: call_1, call_2, msg_1."""
 
     def __init__(self) -> None:
         self._counts: dict[str, count[int]] = {}
@@ -36,9 +37,9 @@ def _sse(events: Iterable[Event]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ProviderFormat:
-    """What a provider's API looks like; `events` gets the reply and the request that asked.
+    """The format of a provider's API; `events` gets the reply and its request.
 
-    `encode` writes the events of a stream. With `streams_by_path` each reply is a stream.
+    `encode` writes the events of a stream. With `streams_by_path`, each reply is a stream.
     """
 
     reply: Callable[[Say, str, Ids], Json]
@@ -67,7 +68,7 @@ def _kind(fail: Fail) -> str:
 
 
 def _halves(text: str) -> Iterator[str]:
-    """Two deltas, so that a client which keeps only the last one is found out."""
+    """Splits a text into two deltas, to catch clients that keep only the last one."""
     middle = len(text) // 2
     yield from (part for part in (text[:middle], text[middle:]) if part)
 
@@ -227,7 +228,7 @@ def _responses_reply(say: Say, model: str, ids: Ids) -> Json:
     }
 
 
-# A part's type: the events of its text, the events of the part itself, the place of its text.
+# By a part's type: the events of its text, the events of the part itself, the key of its text.
 _PARTS = {
     "output_text": ("response.output_text", "response.content_part", "text"),
     "refusal": ("response.refusal", "response.content_part", "refusal"),
@@ -240,7 +241,7 @@ _PARTS = {
 
 
 def _part_events(part: Json, at: Json) -> Iterator[Json]:
-    """One part of a message or of a reasoning summary; `at` says which one."""
+    """Yields a part of a message or of a reasoning summary; `at` is its position."""
     text_event, part_event, name = _PARTS[part["type"]]
     extra: Json = {"logprobs": []} if part["type"] == "output_text" else {}
     yield {"type": f"{part_event}.added", **at, "part": {**part, name: ""}}
@@ -258,7 +259,7 @@ def _argument_events(item: Json, at: Json) -> Iterator[Json]:
 
 
 def _item_events(item: Json, index: int) -> Iterator[Json]:
-    """An output item: it is added empty, filled, then repeated whole."""
+    """Yields an output item: it is added empty, filled, then repeated in full."""
     at = {"item_id": item["id"], "output_index": index}
     empty: Json = {"message": {"content": []}, "reasoning": {"summary": []}}.get(
         item["type"], {"arguments": ""}
@@ -300,7 +301,7 @@ _STOP_REASONS = {
 
 
 def _anthropic_input(call: Call) -> object:
-    """The arguments as JSON if they are any; broken text stays text (only a stream can say it)."""
+    """Returns the arguments as JSON; malformed text stays text, which only a stream can express."""
     try:
         return json.loads(call.text)
     except (ValueError, RecursionError):
@@ -344,7 +345,7 @@ def _anthropic_reply(say: Say, model: str, ids: Ids) -> Json:
 
 
 def _block_deltas(block: Json) -> tuple[Json, list[Json]]:
-    """The block as it starts, and the deltas that fill it."""
+    """Returns the block as it starts, and the deltas that fill it."""
     match block["type"]:
         case "text":
             parts = [{"type": "text_delta", "text": part} for part in _halves(block["text"])]
@@ -391,7 +392,7 @@ _ROUTES = {
     "/responses": ProviderFormat(_responses_reply, _responses_events, _openai_error),
     "/messages": ProviderFormat(_anthropic_reply, _anthropic_events, _anthropic_error),
 }
-# Claude as Google Cloud and Amazon Bedrock serve it
+# Claude on Google Cloud and Amazon Bedrock
 _ROUTES.update(dict.fromkeys([":rawPredict", ":streamRawPredict", "/invoke"], _ROUTES["/messages"]))
 _ROUTES["/invoke-with-response-stream"] = ProviderFormat(
     _anthropic_reply,
@@ -404,13 +405,13 @@ _ROUTES["/invoke-with-response-stream"] = ProviderFormat(
 
 
 def provider_format(path: str) -> ProviderFormat | None:
-    """The format spoken at a path, whatever prefix it has, or None."""
+    """Returns the format for a path, whatever its prefix, or `None` for an unknown path."""
     route = path.partition("?")[0]
     return next((form for end, form in _ROUTES.items() if route.endswith(end)), None)
 
 
 def render(step: Step, form: ProviderFormat, asked: Json, ids: Ids) -> Raw | Drop:
-    """The bytes that a step is in a format, as a stream if the request `asked` for one."""
+    """Returns the bytes of a step in a format, as a stream if the request `asked` for one."""
     match step:
         case Raw() | Drop():
             return step

@@ -1,8 +1,8 @@
-"""What providers refuse in the schema of a tool: OpenAI's documented rules, strict and not, and
-Anthropic's for what is sent without its strict mode.
+"""Checks for the schemas of tools: OpenAI's documented rules, strict and not, and Anthropic's rules
+for schemas without its strict mode.
 
-Sources: the guide on structured outputs of February 2026 (supported schemas), and the texts of the
-errors with which both APIs answer a schema that breaks a rule.
+Sources: the guide on structured outputs of February 2026 (supported schemas), and the error
+messages with which both APIs reject a schema that breaks a rule.
 """
 
 import json
@@ -28,7 +28,7 @@ NOT_AT_ROOT = {"oneOf", "anyOf", "allOf", "enum", "not"}
 
 
 def check_profile(schema: Schema, definitions: Schema) -> None:
-    """Fails for everything that OpenAI's strict decoder refuses."""
+    """Fails for everything that OpenAI's strict decoder rejects."""
     assert schema.keys() <= KEYWORDS, schema
     assert schema.get("format") in {None, *FORMATS}
     assert schema.get("type") in {None, *TYPES}
@@ -49,7 +49,7 @@ def check_profile(schema: Schema, definitions: Schema) -> None:
 
 
 def check_root(schema: Schema) -> None:
-    """Fails for a schema that OpenAI refuses in strict mode."""
+    """Fails for a schema that OpenAI rejects in strict mode."""
     assert schema["type"] == "object"
     assert "anyOf" not in schema
     definitions = schema.get("$defs", {})
@@ -66,7 +66,7 @@ def check_root(schema: Schema) -> None:
 
 
 def check_plain(schema: Schema) -> None:
-    """Fails for a schema that OpenAI or Anthropic refuses outside of strict mode."""
+    """Fails for a schema that OpenAI or Anthropic rejects outside strict mode."""
     assert schema["type"] == "object"
     assert isinstance(schema["properties"], dict)
     assert not NOT_AT_ROOT & schema.keys()
@@ -77,8 +77,8 @@ def check_plain(schema: Schema) -> None:
         if types == "array" or (isinstance(types, list) and "array" in types):
             assert isinstance(part.get("items"), dict), f"{pointer}: array schema missing items"
         # Kimi's rules
-        assert not {"anyOf", "type"} <= part.keys(), f"{pointer}: type beside anyOf"
-        assert "$ref" not in part or len(part) == 1, f"{pointer}: keywords beside $ref"
+        assert not {"anyOf", "type"} <= part.keys(), f"{pointer}: type next to anyOf"
+        assert "$ref" not in part or len(part) == 1, f"{pointer}: keywords next to $ref"
         if "enum" in part:
             values = [json.dumps(value) for value in part["enum"]]
             assert 1 <= len(values) == len({*values}), f"{pointer}: values of enum"
@@ -90,7 +90,7 @@ def check_plain(schema: Schema) -> None:
 
 
 def check_openai_tool(tool: dict[str, Any]) -> bool:
-    """Fails for a tool that OpenAI refuses, on either API; returns whether it is strict."""
+    """Fails for a tool that OpenAI rejects, on either API; returns whether the tool is strict."""
     assert tool["type"] == "function"
     function = tool.get("function", tool)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", function["name"])
@@ -101,13 +101,13 @@ def check_openai_tool(tool: dict[str, Any]) -> bool:
 
 
 def _parts(schema: object, pointer: str = "") -> Iterator[tuple[str, Schema]]:
-    """Yields the schemas in a schema; properties and definitions are known by their keyword."""
+    """Yields the schema and its subschemas, which are found by their keywords."""
     if not isinstance(schema, dict):
         return
     yield pointer, schema
     for keyword in ("properties", "$defs", "patternProperties", "dependentSchemas"):
         for name, inner in schema.get(keyword, {}).items():
-            assert isinstance(inner, dict), f"{pointer}/{keyword}/{name} is no object"
+            assert isinstance(inner, dict), f"{pointer}/{keyword}/{name} is not an object"
             yield from _parts(inner, f"{pointer}/{keyword}/{name}")
     for keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
         for index, inner in enumerate(schema.get(keyword, ())):

@@ -1,8 +1,8 @@
-"""What providers reject in a request: validators for Chat Completions, Responses and Messages.
+"""Validators for requests: the rules of Chat Completions, Responses and Messages.
 
-They follow the documented rules of each API, and those that the public reports of compatible
-servers describe (Mistral, Groq, Kimi, MiniMax, Gemma on vLLM). Each one raises `AssertionError`
-with the rule that a body breaks. Schemas of tools have validators in `provider_rules`.
+They follow each API's documentation, and public reports about compatible servers (Mistral, Groq,
+Kimi, MiniMax, Gemma on vLLM). Each validator raises `AssertionError` with the rule that a body
+breaks. `provider_rules` has the validators for tool schemas.
 """
 
 import json
@@ -33,8 +33,8 @@ def check_chat(
 ) -> None:
     """Fails for messages that a strict server rejects: roles alternate, and no text is blank.
 
-    `call_ids` is what the ids of calls must match. Without `reasoning`, messages of the model may
-    have the documented fields only. With `reasoning_field` a message with calls must have it.
+    Call ids must match `call_ids`. Without `reasoning`, the model's messages may have only the
+    documented fields. If `reasoning_field` is given, a message with calls must have that field.
     """
     _check_json(body)
     messages = body["messages"]
@@ -89,7 +89,7 @@ def check_chat(
 
 
 def check_responses(body: Body, *, stored: bool = True) -> None:
-    """Fails for input items that the Responses API rejects; `stored` says if it keeps answers."""
+    """Fails for input items that the Responses API rejects; `stored` if it keeps answers."""
     _check_json(body)
     items = body["input"]
     assert items, "no input"
@@ -178,7 +178,7 @@ def check_messages(body: Body) -> None:
 
 
 def _check_json(body: Body) -> None:
-    """Fails for what no request can contain: NaN and lone surrogates."""
+    """Fails for values that requests cannot contain: NaN and lone surrogates."""
     json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
 
 

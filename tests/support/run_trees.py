@@ -1,6 +1,6 @@
 """Trees of runs for laws: a generator, and the model that plays a tree.
 
-A `Tree` says what the model does after each message of a user: turns of tool calls, of which a
+A `Tree` describes the model's actions after each user message: turns of tool calls, of which a
 `delegate` runs another prompt. The model finds its place in the tree from the transcript, so it
 does the same in every process. `support.cut_runs` runs trees.
 """
@@ -44,10 +44,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """The model's turns after one message, and then its answers, until one is accepted.
+    """The model's turns after one message, and then its answers until one is accepted.
 
-    An answer is `"wrong"` JSON, `"rejected"` by `accept=`, or `"right"`; `"asks"` is a call of
-    `ask` in its place. The request of turn `fails_at` fails at the first provider.
+    An answer is `"wrong"` JSON, `"rejected"` by `accept=`, or `"right"`; `"asks"` calls `ask`
+    instead of answering. The request of turn `fails_at` fails at the first provider.
     """
 
     turns: tuple[tuple[Step, ...], ...]
@@ -57,7 +57,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Tree:
-    """What the model does after each message of the user, and how the runs are configured."""
+    """The model's actions after each user message, and the configuration of the runs."""
 
     scripts: tuple[Script, ...]
     features: frozenset[str] = frozenset()
@@ -79,8 +79,8 @@ class Tree:
 class Shape:
     """What the generator may draw: `tools`, and each of the `features` with an even chance.
 
-    `always` lists calls that each script of a level has, from the root's on. `certain` features are
-    in each tree. `levels` bounds how deep runs nest.
+    `always` lists, by level from the root, the calls that each script contains. `certain` features
+    are part of every tree. `levels` limits how deep runs nest.
     """
 
     tools: tuple[str, ...]
@@ -92,7 +92,7 @@ class Shape:
 
 
 def draw(rng: Random, shape: Shape) -> Tree:
-    """Draws a tree; `rng` may be one of Hypothesis."""
+    """Draws a tree; `rng` may come from Hypothesis."""
     features = {feature for feature in shape.features if rng.random() < 0.5} | {*shape.certain}
     payments = iter(range(100, 1000))
 
@@ -118,7 +118,7 @@ def draw(rng: Random, shape: Shape) -> Tree:
         for feature, answer in (("repair", "wrong"), ("accept", "rejected")):
             if feature in features:
                 wrong += [answer] * rng.randint(0 if level else 1, 2)
-        if level:  # a nested run that ends in an error has no answer that tells what it did
+        if level:  # a nested run that ends with an error has no answer that lists its effects
             wrong = wrong[:2]
         if wrong and rng.random() < 0.5:
             wrong.insert(1, "asks")
@@ -133,8 +133,8 @@ def draw(rng: Random, shape: Shape) -> Tree:
 
 
 def seeded(shape: Shape, seed: int) -> Tree:
-    """Draws the tree of this number, the same each time."""
-    return draw(Random(seed), shape)  # noqa: S311 - chance that can be repeated
+    """Draws the tree with this number, which is always the same."""
+    return draw(Random(seed), shape)  # noqa: S311 - reproducible randomness
 
 
 def trees(shape: Shape) -> st.SearchStrategy[Tree]:
@@ -147,12 +147,12 @@ def trees(shape: Shape) -> st.SearchStrategy[Tree]:
 
 @dataclass
 class Outside:
-    """Everything that outlives a process: files, facts and what the provider was asked.
+    """Everything that outlives a process: files, facts and the requests to the provider.
 
-    The fact file in `folder` is never rolled back. `asked` are the places in the tree of the
-    requests that were answered, `spent` the tokens before each of them, `used` those of all.
-    `moments` are the beginnings and ends of requests and tool calls; the process is interrupted at
-    number `interrupt_at` of them.
+    The fact file in `folder` is never rolled back. `asked` has the place in the tree of each
+    request that was answered, `spent` the tokens before each of them, `used` the total. `moments`
+    counts the beginnings and ends of requests and tool calls; the process is interrupted at moment
+    `interrupt_at`.
     """
 
     folder: Path
@@ -179,7 +179,7 @@ class Outside:
 
     @property
     def facts(self) -> list[str]:
-        """The payments, in order, those of MCP tools included."""
+        """Returns the payments in order, including those of MCP tools."""
         paths = [self.folder / "paid", self.folder / "calls"]
         return [line for path in paths if path.exists() for line in path.read_text().splitlines()]
 
@@ -209,13 +209,13 @@ PICTURE = Image.from_bytes(b"GIF89a")
 
 
 def done_calls(messages: Sequence[Message]) -> list[str]:
-    """Returns what calls with an answer have done, nested ones included, such as `noted 3`."""
+    """Returns the effects of answered calls, including nested ones, such as `noted 3`."""
     answers = [item for item in messages if isinstance(item, ToolMessage) and item.success]
     return [text for answer in answers for text in _DONE.findall(answer.content)]
 
 
 def _place(messages: Sequence[Message]) -> tuple[str, list[Message]]:
-    """Returns the address of the script that the model is playing, and what was said since."""
+    """Returns the address of the script that the model is playing, and the messages since then."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if isinstance(message, UserMessage) and not message.repair:
@@ -224,9 +224,9 @@ def _place(messages: Sequence[Message]) -> tuple[str, list[Message]]:
 
 
 def _turn(tree: Tree, script: Script, first: str, later: Sequence[Message]) -> int:
-    """Returns the turn that comes next; after a restart, that after the one which opened.
+    """Returns the next turn; after a restart, the turn after the one that opened a section.
 
-    The model's answers count as turns after those of the script.
+    The model's answers are numbered as turns after those of the script.
     """
     said = [message for message in later if isinstance(message, AssistantMessage)]
     turns = [int(match[1]) for message in said for match in _TURN.finditer(_marks(message))]
@@ -240,7 +240,7 @@ def _turn(tree: Tree, script: Script, first: str, later: Sequence[Message]) -> i
 
 
 def _marks(message: AssistantMessage) -> str:
-    """Returns the texts that tell the turn of a message: the call ids, or the answer."""
+    """Returns the texts that identify a message's turn: the call ids, or the answer."""
     return " ".join([message.text, *[call.call_id for call in message.tool_calls]])
 
 
@@ -306,7 +306,7 @@ def reply(tree: Tree, out: Outside, seen: SeenRequest, *, provider: str) -> Any:
 
 
 def uses_json(tree: Tree) -> bool:
-    """Whether the prompt asks for a typed output."""
+    """Returns whether the prompt asks for a typed output."""
     return bool({"repair", "accept"} & tree.features)
 
 
@@ -317,7 +317,7 @@ def _calling(calls: Sequence[ToolCall], usage: TokenUsage) -> AssistantMessage:
 def _answer(
     kind: str, place: str, usage: TokenUsage, done: Sequence[str], *, as_json: bool
 ) -> AssistantMessage:
-    """Returns an answer that says what the calls have done."""
+    """Returns an answer that lists the effects of the calls."""
     if kind == "asks":
         return _calling([ToolCall(f"{place}.0", "ask", '{"number": 40}')], usage)
     text = f"{kind} {place}.0: {'; '.join(done)}"

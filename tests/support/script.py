@@ -1,4 +1,4 @@
-"""What a scripted provider says, in words of no provider; no rendering and no I/O here."""
+"""A scripted provider's replies, independent of any format; no rendering and no I/O."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens; `cached` and `written` are parts of `input`, and `reasoning` a part of `output`.
+    """Tokens; `cached` and `written` are parts of `input`, and `reasoning` is a part of `output`.
 
-    `for_hour` is the part of `written` that stays in the cache for an hour, which Anthropic tells.
+    `for_hour` is the part of `written` that stays in the cache for an hour (only Anthropic).
     """
 
     input: int = 10
@@ -45,10 +45,10 @@ class Usage:
 class Say:
     """A turn of the model, streamed if the request asks for a stream.
 
-    `finish` defaults to what the turn implies. `reasoning` becomes the format's own kind: an item
-    with encrypted content (Responses), a signed block (Anthropic), an unofficial field (Chat).
-    `model` is the one that answers, by default the one that was asked. `blocks` are those of
-    Anthropic's own tools, which come before the text.
+    `finish` defaults to the reason that the turn implies. `reasoning` takes the format's own shape:
+    an item with encrypted content (Responses), a signed block (Anthropic), an unofficial field
+    (Chat). `model` is the model that answers, by default the requested one. `blocks` are the blocks
+    of Anthropic's own tools, which come before the text.
     """
 
     text: str = ""
@@ -90,18 +90,18 @@ class Raw:
 
     @classmethod
     def json(cls, value: object, *, status: int = 200, headers: Headers = ()) -> Raw:
-        """Any JSON value as a response."""
+        """Returns a response with any JSON value."""
         return cls(json.dumps(value).encode(), status=status, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The request is read, then the connection is closed without an answer."""
+    """Reads the request, then closes the connection without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it arrived; `json` is None if the body is empty or no JSON."""
+    """A request as it arrived; `json` is `None` if the body is empty or not JSON."""
 
     method: str
     path: str
@@ -120,4 +120,4 @@ type Scripted = Step | Callable[[Request], Step]
 
 
 class ScriptError(AssertionError):
-    """The code under test made fewer or more requests than the script has steps."""
+    """The code under test made fewer or more requests than the script has steps for."""

@@ -1,12 +1,12 @@
-"""A provider on 127.0.0.1 that plays a script: the same steps answer any of three provider formats.
+"""A provider on 127.0.0.1 that plays a script: the same steps answer in any of three formats.
 
     with ScriptedServer(Say(calls=(Call("add", {"a": 1}),)), Say("1")) as server:
         client = OpenAI(base_url=server.openai_url, api_key="test", max_retries=0)
         ...
     assert server.requests[1].json["messages"][-1]["role"] == "tool"
 
-Steps are taken first in, first out, one a request, whatever the route. Here are sockets, threads
-and the record of what arrived; the steps are in `script`, their rendering in `provider_formats`.
+Steps are used in order, one per request, whatever the route. This module contains the sockets, the
+threads and the record of requests; `script` defines the steps, and `provider_formats` renders them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class _Play:
-    """The script's position and the requests so far; threads share it, and it knows no sockets."""
+    """The script's position and the requests so far; shared by threads, independent of sockets."""
 
     def __init__(self, steps: tuple[Scripted, ...]) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class _Play:
         self.closing = threading.Event()
 
     def respond(self, request: Request) -> Raw | Drop:
-        """Record the request and play the next step to it; one without a route takes none."""
+        """Records the request and plays the next step; a request without a route uses none."""
         form = provider_format(request.path) if request.method == "POST" else None
         step = self._next(request, routed=form is not None)
         if form is None:
@@ -59,7 +59,7 @@ class _Play:
         return render(self._resolve(step, request), form, asked, self.ids)
 
     def _next(self, request: Request, *, routed: bool) -> Scripted:
-        """In one go, so that the order of the requests is the order of their steps."""
+        """Does both under one lock, so that requests and steps have the same order."""
         with self._lock:
             self.requests.append(request)
             if routed and self._left:
@@ -68,7 +68,7 @@ class _Play:
             return Fail(400, "the script has no step for this request", "script_exhausted")
 
     def _resolve(self, step: Scripted, request: Request) -> Step:
-        """Call a callable step outside the lock: it may wait for another request."""
+        """Calls a callable step outside the lock, because it may wait for another request."""
         if isinstance(step, Say | Fail | Raw | Drop):
             return step
         try:
@@ -78,17 +78,17 @@ class _Play:
             return Fail(400, f"a step of the script raised {fault!r}", "script_fault")
 
     def mismatch(self) -> str | None:
-        """How the requests differ from the script, in words."""
+        """Describes how the requests differ from the script."""
         if self._surplus:
             return f"{self._surplus} request(s) came after the script's last step"
         return f"the script's last steps were not asked for: {self._left}" if self._left else None
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Reads a request, asks the play, writes the answer."""
+    """Reads a request, plays the next step and writes the answer."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body are two writes; together they would wait 40 ms
+    disable_nagle_algorithm = True  # otherwise the body, a second write, would wait 40 ms
 
     # Typed Any as in typeshed: the three arguments are socketserver's, passed on untouched.
     def __init__(self, play: _Play, *args: Any) -> None:
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: what arrived is in `ScriptedServer.requests`."""
+        """Logs nothing: all requests are in `ScriptedServer.requests`."""
 
     def do_POST(self) -> None:
         self._answer()
@@ -133,10 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Listener(ThreadingHTTPServer):
-    """Knows its open connections, so that closing it ends every thread, kept-alive or waiting."""
+    """Tracks its open connections, so that closing it ends every thread, even a waiting one."""
 
     daemon_threads = False  # so that server_close() joins them
-    # sixteen concurrent clients overflow the usual five: some wait a second, some are cut off
+    # sixteen concurrent clients overflow the usual five: some wait a second, some are disconnected
     request_queue_size = 128
 
     def __init__(self, play: _Play) -> None:
@@ -157,7 +157,7 @@ class _Listener(ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is its own business; anything else fails the test at the end."""
+        """Ignores a client that disconnected; any other error fails the test at the end."""
         fault = sys.exception()
         if isinstance(fault, Exception) and not isinstance(fault, ConnectionError):
             self._play.issues.append(fault)
@@ -173,17 +173,17 @@ class _Listener(ThreadingHTTPServer):
 
 
 class ScriptedServer:
-    """Plays `steps` while its `with` block lasts, then checks that all of them were asked for.
+    """Plays `steps` while its `with` block lasts, then checks that all of them were used.
 
     A request beyond the last step gets status 400 with code `script_exhausted`. Leaving the block
-    raises `ScriptError` if that happened or steps are left, unless `strict` is false or the block
+    raises `ScriptError` if that happened or steps remain, unless `strict` is false or the block
     itself raised. A callable step that raises gives status 400 with code `script_fault`, and its
     exception is raised on leaving in any case: it is the cause of whatever else went wrong.
     """
 
     port: ClassVar[int] = 0
-    """Any free one; another number is for runs that last, of one server after the other at one
-    address.
+    """By default any free port; a fixed one is for long runs with one server after another at the
+    same address.
     """
 
     def __init__(self, *steps: Scripted, strict: bool = True) -> None:
@@ -192,7 +192,7 @@ class ScriptedServer:
 
     def __enter__(self) -> Self:
         self._listener = _Listener(self._play)
-        # The poll interval bounds how long closing takes.
+        # The poll interval limits how long closing takes.
         serve = partial(self._listener.serve_forever, poll_interval=0.005)
         self._thread = threading.Thread(target=serve, name="scripted-server")
         self._thread.start()
@@ -219,7 +219,7 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """The root, which an Anthropic client takes as its base URL."""
+        """The root URL, which is the base URL for an Anthropic client."""
         return f"http://127.0.0.1:{self._listener.server_port}"
 
     @property
@@ -229,5 +229,5 @@ class ScriptedServer:
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """Every request so far, in order of arrival, those without a route included."""
+        """All requests so far, in order of arrival, including those without a route."""
         return tuple(self._play.requests)

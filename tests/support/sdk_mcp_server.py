@@ -1,4 +1,4 @@
-"""An MCP server of the 2026-07-28 protocol: `python sdk_mcp_server.py [PORT]`."""
+"""An MCP server for the 2026-07-28 protocol: `python sdk_mcp_server.py [PORT]`."""
 
 import os
 import sys
@@ -61,7 +61,7 @@ def pid() -> str:
 async def report(context: Context) -> str:
     """Reports progress and writes to the log."""
     await context.report_progress(1, 2, "half")
-    # The protocol deprecates logs, and servers still write them.
+    # The protocol deprecates logs, but servers still write them.
     warn = context.warning  # type: ignore[deprecated]  # pyright: ignore[reportDeprecated]
     await warn({"cache": "cold"}, logger_name="modern")
     return "reported"

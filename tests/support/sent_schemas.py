@@ -16,7 +16,7 @@ __all__ = ["ANTHROPIC", "OPENAI", "Sent", "sent_output", "sent_spec", "sent_tool
 
 @dataclass(frozen=True)
 class Sent:
-    """What OpenAI receives, and the plain schema that is stored."""
+    """The schema that OpenAI receives, and the plain schema that is stored."""
 
     name: str
     parameters: JsonSchema
@@ -36,6 +36,6 @@ def sent_tool(tool: AnyTool, descriptions: Mapping[str, str] | None = None) -> S
     return sent_spec(tool_to_spec(tool, descriptions))
 
 
-# Any: an output of any type
+# Any: output of any type
 def sent_output(config: StructuredOutputConfig[Any]) -> Sent:
     return sent_spec(output_to_spec(config))

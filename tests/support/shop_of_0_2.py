@@ -1,4 +1,4 @@
-"""The prompt whose files weakincentives 0.2.0 wrote into `tests/data/0.2`.
+"""The prompt with which weakincentives 0.2.0 wrote the files in `tests/data/0.2`.
 
 It uses only names that exist in 0.2.0, so that the script next to those files can import it.
 """
@@ -118,12 +118,12 @@ _counter = PromptTemplate(
 
 
 def _model(*turns: AssistantMessage) -> ScriptedAdapter:
-    """An adapter whose model chooses its reply by the number of messages."""
+    """Returns an adapter whose model chooses its reply by the number of messages."""
     return ScriptedAdapter([lambda request: turns[len(request.messages) // 2]] * 20)
 
 
 def durable_agents() -> dict[str, DurableAgent[None]]:
-    """The agents of the durable runs in `runs.db`."""
+    """Returns the agents of the durable runs in `runs.db`."""
     item, cents = {"item": "tea"}, {"cents": 250}
     finishing = _model(call(("order", item)), say("It is on its way."))
     crashing = _model(call(("order", item)), call(("pay", cents)), say("It is paid."))

@@ -7,7 +7,7 @@ from weakincentives.contrib.skills import Skill, read_skill
 __all__ = ["SHIPPED", "front_matter", "refusals", "skill", "write_skill"]
 
 SHIPPED = Path(__file__).parents[2] / ".skills"
-"""What `tools/fetch_skills.py` has fetched: the skills of packages, each below its package."""
+"""The skills that `tools/fetch_skills.py` has fetched, each in the folder of its package."""
 
 
 def front_matter(
@@ -19,7 +19,7 @@ def front_matter(
 def write_skill(
     folder: Path, source: str | bytes | None = None, files: dict[str, str | bytes] | None = None
 ) -> Path:
-    """Writes a skill into `folder`, by default a short one of the folder's name; returns it."""
+    """Writes a skill to `folder`, by default a short one named like the folder; returns it."""
     if source is None:
         source = front_matter(folder.name) + "\nRead the file.\n"
     for path, content in {"SKILL.md": source, **(files or {})}.items():
@@ -34,7 +34,7 @@ def skill(folder: Path, source: str | bytes) -> Skill:
 
 
 def refusals(folder: Path) -> list[str]:
-    """What the reference validator says against the skill in `folder`."""
-    from skills_ref.validator import validate  # which not every environment has
+    """Returns the reference validator's problems with the skill in `folder`."""
+    from skills_ref.validator import validate  # not always installed
 
     return list(validate(folder))

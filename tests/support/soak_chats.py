@@ -1,6 +1,6 @@
-"""Random chats for the soak: two SDKs in one process, of which one takes over where the other
-fails; an MCP server; calls that need approval, also in nested runs; and
-conversations that become shorter.
+"""Random chats for the soak test: two SDKs in one process, each of which takes over if the other
+fails; an MCP server; calls that need approval, including in nested runs; and conversations that are
+compacted.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from weakincentives.visibility import SectionVisibility
 __all__ = ["play"]
 
 _MOST_TURNS = 8
-_MANY = Usage(input=5_000)  # tokens, beyond where a conversation is made shorter
+_MANY = Usage(input=5_000)  # tokens, above the limit for compaction
 _SUMMARIZE = "Say in short what was said."
 _WAYS = ("send", "send_async", "stream", "stream_async")
 
@@ -84,7 +84,7 @@ _CLERK = PromptTemplate[None](
 
 
 class _Model:
-    """Plays the steps of one turn after the other, and answers requests for a summary."""
+    """Plays the steps of one turn after another, and answers requests for a summary."""
 
     def __init__(self) -> None:
         self.steps: deque[Step] = deque()
@@ -96,7 +96,7 @@ class _Model:
 
 
 class _Talk:
-    """One chat, and what it must come to: the memos, and the lines that the MCP server writes."""
+    """A chat, and its expected results: the memos, and the lines that the MCP server writes."""
 
     def __init__(self, chance: random.Random, url: str, model: _Model, folder: Path) -> None:
         self.chance, self.model, self.folder = chance, model, folder
@@ -163,11 +163,11 @@ class _Talk:
             assert not at_once
             text = self.decide_later(waiting.suspension, way)
         assert text == wanted, (text, wanted)
-        if self.model.steps:  # a fault without another adapter to try
+        if self.model.steps:  # a fault with no other adapter left to try
             raise AssertionError(f"not asked for: {self.model.steps}")
 
     def decide_later(self, suspension: Suspension, way: str) -> str:
-        """Decides on the calls that wait, until none does."""
+        """Decides on pending calls until none are left."""
         while True:
             self.happened["suspension"] += 1
             stored = Suspension.from_json(suspension.to_json())
@@ -199,7 +199,7 @@ class _Talk:
         return [event async for event in self.chat.stream_async(message, **options)]
 
     def move(self) -> None:
-        """Goes on in another session, as another process would."""
+        """Continues in another session, as another process would."""
         stored = self.chat.session.snapshot().to_json()
         self.count_compactions()
         session = Session()
@@ -220,7 +220,7 @@ class _Talk:
 
 
 def play(chance: random.Random) -> Iterable[str]:
-    """Has one chat and returns what happened in it; raises `AssertionError` if it went wrong."""
+    """Plays one chat and returns its facts; raises `AssertionError` if a result is wrong."""
     model = _Model()
     with (
         tempfile.TemporaryDirectory() as folder,

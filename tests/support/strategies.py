@@ -1,8 +1,8 @@
-"""Hypothesis strategies for prompts, and a model of what a tree of sections should give.
+"""Hypothesis strategies for prompts, and a model of how a tree of sections should be rendered.
 
-A `Plan` is a section as plain data. `sections` builds the real thing from plans, with selectors
-that note when they are asked; `expected` walks the same plans by recursion, in the words of the
-specification, and shares no code with it.
+A `Plan` is a section as plain data. `sections` builds real sections from plans, with selectors that
+record their calls. `expected` walks the same plans recursively, as the specification describes, and
+shares no code with `sections`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,8 +50,8 @@ KEYS = ("a", "b", "c", "a.b", "b.c", "step-1", "x_2", "0")
 
 @dataclass(frozen=True)
 class Plan:
-    """One section to be; `enabled` and `visibility` are answers, given in the form of signature
-    beside them.
+    """A section to build; `enabled` and `visibility` are constants, or returned by a function with
+    the signature that the form names.
     """
 
     key: str
@@ -85,7 +85,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the model says about one section that a prompt shows."""
+    """The expected state of a section that a prompt shows."""
 
     path: SectionPath
     plan: Plan
@@ -97,7 +97,7 @@ class Shown:
 
 @dataclass
 class Expected:
-    """All that the model says: sections shown, in order, and the selectors that had to be asked."""
+    """The expected rendering: the sections in order, and the selectors that had to be called."""
 
     shown: list[Shown] = field(default_factory=list[Shown])
     asked: list[Asked] = field(default_factory=list[Asked])
@@ -136,7 +136,7 @@ def plans(draw: st.DrawFn, depth: int = 2) -> Plan:
 
 
 def forests(depth: int = 2) -> st.SearchStrategy[tuple[Plan, ...]]:
-    """Sections side by side, none of whose dotted paths read the same."""
+    """Sibling sections whose dotted paths all differ."""
     lists = st.lists(plans(depth), max_size=3, unique_by=lambda plan: plan.key)
     return lists.map(tuple[Plan, ...]).filter(_unambiguous)
 
@@ -147,7 +147,7 @@ def _unambiguous(roots: tuple[Plan, ...]) -> bool:
 
 
 def overrides(roots: Sequence[Plan]) -> st.SearchStrategy[dict[SectionPath, SectionVisibility]]:
-    """Visibility for some of the sections."""
+    """Visibility overrides for some of the sections."""
     known = sorted(paths(roots))
     if not known:
         return st.just({})
@@ -167,7 +167,7 @@ def params() -> st.SearchStrategy[list[object]]:
 
 
 def paths(roots: Iterable[Plan], above: SectionPath = ()) -> Iterator[SectionPath]:
-    """Every path of the tree, in pre-order."""
+    """Yields every path of the tree, in pre-order."""
     for plan in roots:
         yield (*above, plan.key)
         yield from paths(plan.children, (*above, plan.key))
@@ -181,9 +181,9 @@ def sections(
     *,
     flipped: Collection[SectionPath] = (),
 ) -> list[Section[Any]]:
-    """The sections that `roots` plan; their selectors note in `asked` when they are called.
+    """Returns the sections that `roots` describe; their selectors record their calls in `asked`.
 
-    Selectors of the sections at `flipped`, which may change meanwhile, give the other answer.
+    Selectors of the sections at `flipped`, which may change in the meantime, return the opposite.
     """
     log = [] if asked is None else asked
     built: list[Section[Any]] = []
@@ -209,7 +209,7 @@ def sections(
     return built
 
 
-# Any: one function represents selectors of every form and result.
+# Any: one function creates selectors of all forms and results.
 def _selector(
     form: str,
     answer: Any,
@@ -233,7 +233,7 @@ def _selector(
         case "(session)":
             return lambda *, session: ask(session=session)
         case "(params)":
-            return lambda params: ask(params)  # noqa: PLW0108 - likewise
+            return lambda params: ask(params)  # noqa: PLW0108 - as above
         case _:
             return lambda params, *, session: ask(params, session)
 
@@ -249,7 +249,7 @@ def expected(
     visibility: Mapping[SectionPath, SectionVisibility] | None = None,
     session: object = None,
 ) -> Expected:
-    """What a prompt of these sections shows, and which selectors it must ask for that."""
+    """Returns what a prompt with these sections shows, and the selectors that it must call."""
     model = Expected()
     by_type = {type(value): value for value in bound}
     _expect(model, roots, by_type, visibility or {}, session=session)
@@ -286,7 +286,9 @@ def _expect(
         body = _filled(plan.text if visibility is FULL else plan.summary or "", params)
         if visibility is SUMMARY:
             children: list[str] = []
-            for child in plan.children:  # the suffix names those that opening the section shows
+            for (
+                child
+            ) in plan.children:  # the suffix names the children that opening the section shows
                 of_child = None if child.params is None else bound.get(child.params, child.params())
                 if child.enabled_form != "constant":
                     taken_params = of_child if "params" in child.enabled_form else None

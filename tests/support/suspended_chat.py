@@ -1,7 +1,7 @@
 """A turn of a chat over a folder, with a session kept in SQLite, whose call is pending approval:
 `PROGRAM FOLDER DATABASE APPROVAL`.
 
-Prints `asked` when the person is asked, and blocks until a line comes: `yes` approves.
+Prints `asked` when the approver is asked, and blocks until a line arrives: `yes` approves.
 """
 
 import signal
@@ -54,7 +54,7 @@ def editing(approval: str) -> Prompt[Any]:
 
 
 def chat_prompt(folder: Path, kind: str) -> Prompt[Any]:
-    """The prompt of a chat whose call asks, or runs a prompt whose call asks."""
+    """Returns a chat's prompt whose call needs approval, or runs a prompt whose call does."""
     asked = editing(kind)
     if kind.startswith("nested"):
         handler = delegate_async if kind == "nested async" else delegate
@@ -82,7 +82,7 @@ def turn(folder: Path, database: Path, kind: str, approver: Approver) -> str:
 
 
 def make(folder: Path, database: Path) -> None:
-    """Makes the folder and the database as they are before the turn."""
+    """Creates the folder and the database as they are before the turn."""
     for name, text in BEFORE.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -91,7 +91,7 @@ def make(folder: Path, database: Path) -> None:
 
 
 def ask(preview: Preview) -> Decision:
-    """Asks the process that has started this one."""
+    """Asks the process that started this one."""
     sys.stdout.write("asked\n")
     sys.stdout.flush()
     return Approve() if sys.stdin.readline() == "yes\n" else Deny()

@@ -1,4 +1,4 @@
-"""Runs that are suspended, at their root or inside a tool, and suspensions that were changed."""
+"""Runs that are suspended, at their root or inside a tool, and modified suspensions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from weakincentives.runtime.session import Session
 
 
 def showing(suspension: Suspension, *previews: Preview) -> Suspension:
-    """Returns the suspension of a run that has asked for these calls, in place of its own."""
+    """Returns the run's suspension, as if the model had made these calls instead of its own."""
     asked = [entry for entry in suspension.log.entries if isinstance(entry, Asked)]
     others: list[LoggedEntry] = [
         entry for entry in suspension.log.entries if not isinstance(entry, Asked)
@@ -46,7 +46,7 @@ WAYS: list[Way] = ["execute", "execute_async", "stream", "stream_async"]
 def run(
     loop: MainLoop, asked: Prompt[Any], at: Session, way: Way, **options: Any
 ) -> Execution[Any]:
-    """Runs a prompt in one of the ways that a `MainLoop` offers."""
+    """Runs a prompt with one of `MainLoop`'s methods."""
 
     async def last() -> Any:
         return [event async for event in loop.stream_async(asked, session=at, **options)][-1]
@@ -76,7 +76,7 @@ def agent(*tools: Tool[Any, Any], key: str = "inner", text: str = "Inner.") -> P
 
 
 def delegating(template: PromptTemplate[str], **options: Any) -> Tool[Any, Any]:
-    """A hand-written tool that runs a prompt."""
+    """Returns a hand-written tool that runs a prompt."""
 
     def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(f"delegates {params.a}"))
@@ -96,7 +96,7 @@ def notes(at: Session) -> list[str]:
 
 
 def opening(more: Sequence[Tool[Any, Any]], task: Sequence[Tool[Any, Any]]) -> Prompt[Any]:
-    """A prompt with a closed section of the tools `more`."""
+    """Returns a prompt whose closed section has the tools `more`."""
     closed = MarkdownSection(
         title="More",
         template="Plan.",

@@ -16,10 +16,10 @@ __all__ = ["Terminal"]
 
 
 class Terminal:
-    """A process whose terminal this is: `keys` are typed, `read_until` shows the screen."""
+    """A process in a terminal: `keys` are typed, and `read_until` returns the screen."""
 
-    # The child makes the terminal its own, so that Ctrl-C there is a signal to it, also where the
-    # tests run in the background of a shell that has made them ignore it.
+    # The child takes control of the terminal, so that Ctrl-C sends it a signal, even if the
+    # tests run in the background of a shell that makes them ignore it.
     START = (
         "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGINT, signal.SIG_DFL); "
         "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -70,11 +70,11 @@ class Terminal:
     def _read(self) -> str:
         try:
             return os.read(self._keyboard, 65536).decode()
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # raised on Linux when the other end is closed
             return ""
 
     def say(self, message: str) -> str:
-        """Types a message; returns what the screen shows until the next prompt."""
+        """Types a message; returns the screen's text up to the next prompt."""
         self.keys(f"{message}\n")
         return self.read_until("\n> ")
 

@@ -1,4 +1,4 @@
-"""The scripted server speaks three provider formats to the real SDK, and leaks nothing."""
+"""The scripted server speaks three provider formats and does not leak resources."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def send(
 
 
 def post(server: ScriptedServer, route: str, body: object) -> tuple[int, Any]:
-    """Status and JSON; Any so that a test may index into the answer."""
+    """Returns the status and the JSON, typed as `Any` so that tests can index into it."""
     status, text = send(server, route, json.dumps(body))
     return status, json.loads(text)
 
 
 def stream(server: ScriptedServer, route: str) -> list[Any]:
-    """The data of the events; Any for the same reason."""
+    """Returns the data of the events, typed as `Any` for the same reason."""
     _, text = send(server, route, '{"stream": true}')
     data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     return [json.loads(value) for value in data if value != "[DONE]"]
@@ -201,7 +201,7 @@ for step in (Say("hi"), Raw(b"x", content_type="text/html"), Drop()):
 
 def test_no_socket_is_left_to_the_garbage_collector() -> None:
     tests = str(Path(__file__).parent.parent)
-    # A fresh interpreter: a ResourceWarning raised in a finaliser is only printed.
+    # In a new interpreter, because a ResourceWarning raised in a finaliser is only printed.
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", LEAK_PROBE, tests],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The real `openai` SDK takes the scripted server for OpenAI."""
+"""The real `openai` SDK accepts the scripted server as OpenAI."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(server: ScriptedServer, timeout: float = SOON) -> OpenAI:
     return OpenAI(base_url=server.openai_url, api_key="test", max_retries=0, timeout=timeout)
 
 
-# The SDK's parameter types are unions of dozens of TypedDicts; plain Any lists say the same here.
+# The SDK's parameter types are unions of dozens of TypedDicts; lists of `Any` are simpler here.
 def chat(
     server: ScriptedServer, messages: list[Any] | None = None, *, timeout: float = SOON
 ) -> Any:

@@ -1,4 +1,4 @@
-"""A limit on examples holds for laws of each make."""
+"""A limit on examples applies to every kind of law."""
 
 from typing import Any
 
@@ -47,8 +47,8 @@ def test_a_rule_based_test_runs_as_many_examples_as_the_limit() -> None:
         def step(self) -> None:
             pass
 
-    case: Any = Counts.TestCase  # Hypothesis makes the class
+    case: Any = Counts.TestCase  # Hypothesis creates the class
     case.settings = settings(max_examples=EXAMPLES + 30, stateful_step_count=2)
     limit_examples(case.runTest, case)
     case("runTest").runTest()
-    assert len(machines) <= EXAMPLES + 1  # the first shows what Hypothesis prints of one
+    assert len(machines) <= EXAMPLES + 1  # Hypothesis creates the first to print it

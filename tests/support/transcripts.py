@@ -1,7 +1,7 @@
 """Conversations with every fault that models and servers are known to make, drawn from a seed.
 
-The model's messages are replies in a provider's format, read by that provider's codec. The rest is
-what the engine adds: results, calls that a limit stopped, changed tools and sections, repairs.
+The model's messages are replies in a provider's format, read by that provider's codec. The engine
+adds the rest: results, calls that a limit stopped, changed tools and sections, and repairs.
 """
 
 import json
@@ -63,7 +63,7 @@ def _spec(name: str) -> ToolSpec:
 
 
 def chat_codec(**profile: Any) -> Codec:
-    """A codec of Chat Completions for a server with this profile."""
+    """Returns a codec for Chat Completions and a server with this profile."""
     options = CodecOptions(
         model="m", changes_role="user", origin="here", profile=ServerProfile(**profile)
     )
@@ -71,12 +71,12 @@ def chat_codec(**profile: Any) -> Codec:
 
 
 def responses_codec(**extra: Any) -> Codec:
-    """A codec of Responses; `extra` is in every request."""
+    """Returns a codec for Responses; `extra` is added to every request."""
     return ResponsesCodec(CodecOptions(model="m", extra=extra), "openai")
 
 
 def messages_codec() -> Codec:
-    """A codec of Messages."""
+    """Returns a codec for Messages."""
     options = MessagesOptions(
         model="m", max_tokens=9, tool_changes="list", strict_tools=False, cache="5m"
     )
@@ -147,7 +147,7 @@ def _messages_reply(random: Random) -> Any:
                 call = {"name": random.choice(NAMES), "input": random.choice(ARGUMENTS)}
                 blocks.append({"type": "tool_use", "id": random.choice(IDS), **call})
     reason = random.choice(("end_turn", "tool_use", "max_tokens", "refusal", "pause_turn"))
-    if reason == "pause_turn":  # a tool of the provider's own takes long
+    if reason == "pause_turn":  # one of the provider's own tools takes long
         blocks = [block for block in blocks if block["type"] != "tool_use"]
         blocks.append({"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}})
         blocks = blocks if random.random() < 0.9 else []
@@ -162,7 +162,7 @@ FORMATS: dict[str, tuple[Callable[[], Codec], Callable[[Random], Any]]] = {
 
 
 def _answer(random: Random, usual: str) -> AssistantMessage | None:
-    """The model's message, usually in one format; `None` for a reply that is malformed."""
+    """Returns a model's message, usually in one format, or `None` for a malformed reply."""
     name = usual if random.random() < 0.7 else random.choice([*FORMATS, "neutral"])
     if name == "neutral":
         calls = tuple(
@@ -180,7 +180,7 @@ def _answer(random: Random, usual: str) -> AssistantMessage | None:
 
 
 def _results(random: Random, answer: AssistantMessage) -> list[Message]:
-    """The answers to the calls; a limit may have stopped some of them."""
+    """Returns the answers to the calls, some of which a limit may have stopped."""
     ended = answer.finish in ("length", "content_filter", "refusal")
     results: list[Message] = []
     for call in answer.tool_calls:
@@ -199,7 +199,7 @@ def _results(random: Random, answer: AssistantMessage) -> list[Message]:
 
 
 def _next(random: Random) -> list[Message]:
-    """The messages with which a conversation continues."""
+    """Returns the messages with which a conversation continues."""
     said: list[Message] = []
     if random.random() < 0.2:
         said.append(Instructions(random.choice(("Changed.", " ")), (IMAGE,), refused=True))
@@ -210,8 +210,8 @@ def _next(random: Random) -> list[Message]:
 
 
 def conversation(seed: int, usual: str) -> list[list[Message]]:
-    """The messages that each request of a conversation adds; most replies are of `usual`."""
-    random = Random(seed)  # noqa: S311 - to draw the same again
+    """Returns the messages added by each request; most replies have the format `usual`."""
+    random = Random(seed)  # noqa: S311 - to reproduce the conversation
     first: list[Message] = [UserMessage(random.choice(("Go.", "", ("See:", IMAGE))))]
     if random.random() < 0.6:
         first = [Instructions(random.choice(("Help.", ""))), *_next(random)]
@@ -230,7 +230,7 @@ def conversation(seed: int, usual: str) -> list[list[Message]]:
 
 
 def _stored(messages: list[Message]) -> list[Message]:
-    """The messages as they are after a conversation was saved and loaded."""
+    """Returns the messages after a conversation with them was saved and loaded."""
     whole = Conversation(ns="t", key="t", messages=(UserMessage("first"), *messages))
     whole = replace(whole.extended(()), tool_changes=())
     positions = [

@@ -1,4 +1,4 @@
-"""Logged runs of a travel desk with all that a report shows: `travel_log`, `approval_log`."""
+"""Logged runs of a travel desk with everything a report shows: `travel_log`, `approval_log`."""
 
 import struct
 import zlib
@@ -40,7 +40,7 @@ class Seats:
 
 @dataclass(frozen=True)
 class Booking:
-    """What the desk has booked."""
+    """A booking made by the desk."""
 
     train: str
     seats: int
@@ -144,7 +144,7 @@ def _replies() -> Iterator[Reply]:
 
 
 def _with_usage(replies: Iterator[Reply]) -> Iterator[Reply]:
-    """Adds the tokens that such a conversation has with a provider's cache."""
+    """Adds the token usage of such a conversation with a provider's cache."""
     sent = 900
     for reply in replies:
         assert isinstance(reply, AssistantMessage)
@@ -175,7 +175,7 @@ def _map() -> Image:
 
 
 def travel_log(file: TextIO, content: ContentStore | None = None) -> None:
-    """Writes the log of two messages to the desk; `content` gets the picture of the first."""
+    """Writes the log of two messages to the desk; `content` gets the first one's picture."""
     session = Session(content=content)
     write_events(session.bus, file)
     files = InMemoryFilesystem()
@@ -188,7 +188,7 @@ def travel_log(file: TextIO, content: ContentStore | None = None) -> None:
 
 
 def bookings() -> Prompt[None]:
-    """A prompt whose bookings need approval."""
+    """Returns a prompt whose bookings need approval."""
     desk = PromptTemplate[None](
         ns="travel",
         key="bookings",
@@ -208,8 +208,8 @@ def bookings() -> Prompt[None]:
 def approval_log(file: TextIO) -> None:
     """Writes the log of four runs with approvals.
 
-    A person denies a booking and approves the next one. Then a budget stops a run, a run waits for
-    approval, and the last one has an answer.
+    The approver denies a booking and approves the next one. Then a budget stops a run, another run
+    is suspended, and the last one has an answer.
     """
     session, prompt = Session(), bookings()
     write_events(session.bus, file)
@@ -236,7 +236,7 @@ def approval_log(file: TextIO) -> None:
 
 
 def resumed_log(file: TextIO) -> None:
-    """Writes the log of a run that is suspended for approval and resumes once approved."""
+    """Writes the log of a run that is suspended for approval and resumes when it is approved."""
     session, prompt = Session(), bookings()
     write_events(session.bus, file)
     three = call(("book", {"train": "IC 1832", "count": 3}))

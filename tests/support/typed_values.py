@@ -1,5 +1,5 @@
-"""Hypothesis strategies for types that cross JSON, dataclasses made for the occasion included, and
-their values.
+"""Hypothesis strategies for types that can be stored as JSON, including generated dataclasses, and
+for their values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Level(IntEnum):
 
 @dataclass
 class Tree:
-    """Recursive in three ways."""
+    """A type that is recursive in three ways."""
 
     name: str
     children: list[Tree]
@@ -42,9 +42,9 @@ class Tree:
 
 @dataclass(frozen=True)
 class Kind:
-    """A type as it is written in an annotation, what belongs to it, and what JSON makes of that."""
+    """A type as written in an annotation, its values, and their form in JSON."""
 
-    # Any: annotations of every form, and values of those types.
+    # Any: annotations of all forms, and values of their types.
     of: Any
     values: st.SearchStrategy[Any]
     shape: Shape
@@ -52,7 +52,7 @@ class Kind:
     key: bool = False
 
 
-# a lone surrogate has no place in JSON
+# lone surrogates cannot be stored as JSON
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _OFFSETS = st.builds(
     lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-14 * 60, 14 * 60)
@@ -97,17 +97,17 @@ SCALARS = (
 TREE = Kind(Tree, _TREES, "object", hashable=False)
 
 
-# Any: forms of types that no type checker could follow.
+# Any: forms of types that type checkers cannot follow.
 def applied(generic: type, *arguments: Any) -> Any:
-    """`generic[arguments]` for arguments known only at run time."""
+    """Returns `generic[arguments]` for arguments known only at run time."""
     return GenericAlias(generic, arguments)
 
 
 @st.composite
 def kinds(draw: st.DrawFn, depth: int = 3) -> Kind:
-    """Any type, containers and dataclasses up to `depth` levels deep."""
+    """Draws any type, including containers and dataclasses up to `depth` levels deep."""
     if depth and draw(st.booleans()) and draw(st.booleans()):
-        # its 1 would pass for True
+        # its 1 would be taken for True
         members = plain_kinds(depth - 1).filter(lambda kind: kind.of is not Level)
         return union(
             draw(st.lists(members, min_size=2, max_size=3, unique_by=lambda kind: kind.shape))
@@ -117,7 +117,7 @@ def kinds(draw: st.DrawFn, depth: int = 3) -> Kind:
 
 @st.composite
 def plain_kinds(draw: st.DrawFn, depth: int) -> Kind:
-    """Any type but a union."""
+    """Draws any type except a union."""
     match draw(st.sampled_from(("scalar", "container", "dataclass"))) if depth else "scalar":
         case "container":
             return draw(containers(depth - 1))
@@ -128,8 +128,8 @@ def plain_kinds(draw: st.DrawFn, depth: int) -> Kind:
 
 
 def union(members: list[Kind]) -> Kind:
-    """Of types that JSON tells apart; a union of `str` and `date`, for one, can never come back as
-    it was.
+    """Draws a union of types that differ in JSON; one of `str` and `date`, for example, could not
+    be restored.
     """
     of = reduce(or_, [member.of for member in members])
     values = st.one_of([member.values for member in members])
@@ -173,7 +173,7 @@ def containers(draw: st.DrawFn, depth: int) -> Kind:
 
 @st.composite
 def dataclass_kinds(draw: st.DrawFn, depth: int = 2) -> Kind:
-    """A dataclass with fields of any kind, some of them with defaults."""
+    """Draws a dataclass with fields of any kind, some of them with defaults."""
     fields = draw(st.lists(kinds(depth), min_size=1, max_size=4))
     names = [f"field_{index}" for index in range(len(fields))]
     required = draw(st.integers(0, len(fields)))
@@ -189,13 +189,13 @@ def dataclass_kinds(draw: st.DrawFn, depth: int = 2) -> Kind:
     return Kind(of, values, "object", hashable=frozen and all(kind.hashable for kind in fields))
 
 
-# Any: a default of whatever type.
+# Any: a default of any type.
 def _default(value: Any) -> Any:
     return field(default_factory=lambda: value)
 
 
 @st.composite
 def typed_values(draw: st.DrawFn) -> tuple[Any, Any]:
-    """A type and a value of it."""
+    """Draws a type and a value of that type."""
     kind = draw(kinds())
     return kind.of, draw(kind.values)

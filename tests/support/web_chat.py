@@ -32,13 +32,13 @@ from weakincentives.testing import ScriptedAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
-"""For what ends by itself: a busy machine may need many, and only a failing test waits so long."""
+"""The time limit for anything that ends by itself; only a failing test waits that long."""
 
 
 class WaitingAdapter(ScriptedAdapter):
-    """Plays a script; of a text it sends the first word, then waits until `go` is set.
+    """Plays a script; sends the first word of a text, then waits until `go` is set.
 
-    `pieces` makes it send a text of one word again that many times.
+    At the end of the text, it sends the first word `pieces` more times.
     """
 
     def __init__(self, replies: Any) -> None:
@@ -66,7 +66,7 @@ class WaitingAdapter(ScriptedAdapter):
 
 @contextmanager
 def serve(adapter: ScriptedAdapter, database: Path) -> Generator[str]:
-    """Serves chats of `database` until the block ends; yields the address."""
+    """Serves the chats in `database` until the block ends; yields the URL."""
 
     @contextmanager
     def app() -> Generator[Starlette]:
@@ -78,12 +78,12 @@ def serve(adapter: ScriptedAdapter, database: Path) -> Generator[str]:
             yield url
         finally:
             if isinstance(adapter, WaitingAdapter):
-                adapter.go.set()  # else its thread would wait for ever
+                adapter.go.set()  # otherwise its thread would wait forever
 
 
 @contextmanager
 def serve_app(make: Callable[[], AbstractContextManager[Starlette]]) -> Generator[str]:
-    """Serves an application, which is made in the thread that runs it, until the block ends."""
+    """Serves an application until the block ends; creates it in the thread that runs it."""
     servers: queue.Queue[uvicorn.Server] = queue.Queue()
 
     def run(listening: socket) -> None:
@@ -106,7 +106,7 @@ def serve_app(make: Callable[[], AbstractContextManager[Starlette]]) -> Generato
 
 @contextmanager
 def running_process(database: Path, port: int, pace: float) -> Generator[subprocess.Popen[bytes]]:
-    """Runs `python -m examples.web_chat`, with a model that pauses after each word; kills it."""
+    """Runs `python -m examples.web_chat` with a model that pauses after each word; kills it."""
     command = [sys.executable, "-m", "examples.web_chat", "--database", str(database)]
     command += ["--port", str(port), "--pace", str(pace)]
     environment = {name: os.environ[name] for name in ("PATH",)}
@@ -122,7 +122,7 @@ def running_process(database: Path, port: int, pace: float) -> Generator[subproc
 
 
 def free_port() -> int:
-    """A port below those that systems give to other sockets, so that it stays free for a while."""
+    """Returns a port below those that systems assign, so that it stays free for a while."""
     while True:
         port = SystemRandom().randrange(20_000, 32_000)
         with suppress(OSError), create_server(("127.0.0.1", port)):
@@ -132,7 +132,7 @@ def free_port() -> int:
 def wait_for(
     url: str, process: subprocess.Popen[bytes] | None = None, log: Path | None = None
 ) -> str:
-    """Returns the address once its server answers; fails at once if the process has ended."""
+    """Returns the URL once its server answers; fails immediately if the process has ended."""
     for _ in range(50 * SECONDS):
         try:
             httpx.get(url)
@@ -146,7 +146,7 @@ def wait_for(
 
 
 class Tab:
-    """A browser tab: follows its chat, as `front_end` shows it."""
+    """A browser tab that follows its chat and shows it in `front_end`."""
 
     open: ClassVar[dict[httpx.Client, list["Tab"]]] = {}
 
@@ -158,10 +158,10 @@ class Tab:
         self.open.setdefault(client, []).append(self)
 
     def read(self, kind: str, count: int = 1) -> "Tab":
-        """Reads up to the `count`th event of that kind."""
+        """Reads up to the `count`th event of that type."""
         end = time.monotonic() + SECONDS
         for line in self._lines:
-            # comments come for ever
+            # comments never end
             assert time.monotonic() < end, f"no {kind} came after {self._kinds}"
             if line.startswith("data: "):
                 self.front_end.read(line.removeprefix("data: "))
@@ -185,7 +185,7 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
 
 @contextmanager
 def browser(url: str, cookies: httpx.Cookies | None = None) -> Generator[httpx.Client]:
-    """A browser that has loaded the page, and so has its cookie; closes its tabs at the end."""
+    """Yields a browser that has loaded the page and has its cookie; closes its tabs at the end."""
     with httpx.Client(base_url=url, cookies=cookies, timeout=SECONDS) as client:
         client.get("/").raise_for_status()
         yield client

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of what prompt authors use."""
+"""Fixtures for tests of the tools for prompt authors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Generated arguments: the fitting ones satisfy the schema, as another library judges."""
+"""Generated arguments: the valid ones satisfy the schema, according to another library."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
 from weakincentives.testing.arguments import argument_strategies
 
-type Json = Any  # JSON of every shape
+type Json = Any  # JSON of any shape
 
 
 def fitting(schema: Json) -> st.SearchStrategy[Json]:
@@ -90,11 +90,11 @@ def test_recursive_type_generates_values_of_several_levels() -> None:
 
 def test_misfits_contain_typical_mistakes_of_models() -> None:
     schema = serde.json_schema(Limits)
-    _, misfits = argument_strategies(schema)
+    _, invalid = argument_strategies(schema)
     values: list[Json] = []
 
     @settings(max_examples=300, derandomize=True, database=None)
-    @given(misfits)
+    @given(invalid)
     def collect(value: Json) -> None:
         values.append(value)
 

@@ -1,6 +1,4 @@
-"""The conformance suite over the adapters of this library, and over adapters that are wrong on
-purpose.
-"""
+"""The conformance suite with this library's adapters, and with adapters with deliberate errors."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,7 +36,7 @@ from weakincentives.testing.conformance import (
 )
 from weakincentives.testing.scenarios import SCENARIOS, Capability, Scenario
 
-# Any below: prompts of every output.
+# Any below: prompts with any output type.
 
 
 def openai(api: Any) -> HttpHarness:
@@ -56,7 +54,7 @@ HARNESSES: dict[str, Harness] = {
     "chat": openai("chat"),
     "responses": openai("responses"),
 }
-# unless all is played, a scenario takes turns between the two APIs
+# unless the run is full, a scenario alternates between the two APIs
 OVER_HTTP = {"chat": 0, "responses": 1}
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
@@ -73,8 +71,7 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
     ],
 )
 def test_adapter_passes_the_scenario(harness: Harness, scenario: Scenario) -> None:
-    # L8 among others: the final state is that of injection and of a new start, sync, async and
-    # streamed.
+    # L8 among others: injection and restart give the same final state, sync, async and streamed.
     check(scenario, harness)
 
 
@@ -92,7 +89,7 @@ def test_every_scenario_is_run_unless_a_restart_makes_it_impossible() -> None:
 
 
 class Sends(ScriptedAdapter):
-    """Sends the model something else than the conversation."""
+    """Sends the model something other than the conversation."""
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         return super().ask(replace(request, transcript=self.altered(list(request.transcript))))
@@ -102,7 +99,7 @@ class Sends(ScriptedAdapter):
 
 
 class Hears(ScriptedAdapter):
-    """Reads something else than the model said."""
+    """Reads something other than the model's answer."""
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         return self.altered(super().ask(request))
@@ -263,7 +260,7 @@ class AnswersItsOwnFaults(ScriptedAdapter):
 
 
 class Evaluates(ScriptedAdapter):
-    """Makes something else of what it is given."""
+    """Misinterprets its arguments."""
 
     def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         return super().evaluate(prompt, **options)
@@ -311,7 +308,7 @@ class CountsTheLastTurnAlone(Evaluates):
 
 
 class Unrestored:
-    """A session that is never put back, and whose bus loses events."""
+    """A session that is never restored, and whose bus loses events."""
 
     def __init__(self, session: Any, *lost: type, restores: bool = True) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""The tool contract in a user's own test run: hypothesis' seed and database work as everywhere."""
+"""The tool contract in a user's own test run: hypothesis' seed and database work as usual."""
 
 import os
 import subprocess
@@ -67,7 +67,7 @@ def test_hypothesis_seed_and_database_work_with_the_tool_contract(tmp_path: Path
     # the database stores the example under this name, so no other tool receives it
     assert "small_matches(" in first
     assert "Tool handler failed" not in first
-    assert numbers(run())[0] == "number 1001"  # what failed before comes first
+    assert numbers(run())[0] == "number 1001"  # earlier failures come first
     seeded = numbers(run("--hypothesis-seed=1"))
     assert seeded == numbers(run("--hypothesis-seed=1"))
     assert seeded != numbers(run("--hypothesis-seed=2"))

@@ -1,4 +1,4 @@
-"""A section counts when the model could read it in full, at first or after opening a section."""
+"""A section is covered if the model could read it in full, at first or after opening a section."""
 
 from weakincentives import MarkdownSection, Prompt, SectionVisibility
 from weakincentives.runtime.session import Session
@@ -7,7 +7,7 @@ from weakincentives.testing.disclosure_coverage import Counts, add_counts, count
 
 
 def shown(*keys: str) -> Counts:
-    """The counts of one evaluation in which the model reads these sections."""
+    """Returns the counts of an evaluation in which the model reads these sections."""
     inner = [
         MarkdownSection(title="Open", key="open", template="Open."),
         MarkdownSection(

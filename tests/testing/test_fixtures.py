@@ -1,4 +1,4 @@
-"""Prompts with overrides equal their source in all but their texts."""
+"""Prompts with overrides equal their source except for their texts."""
 
 from dataclasses import dataclass
 from pathlib import Path

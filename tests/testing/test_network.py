@@ -1,5 +1,5 @@
-"""Tests that use the plugin reach this machine only, by whatever client; other projects' tests are
-left alone.
+"""Tests that use the plugin can reach only this machine, whatever client they use; other projects'
+tests are not affected.
 """
 
 import socket
@@ -11,7 +11,7 @@ from support.authors import Author
 from weakincentives.network_guard import guard_network
 from weakincentives.testing import NetworkRefusedError
 
-# The address is one that nobody has (RFC 5737); to connect a datagram socket sends nothing.
+# The address is reserved (RFC 5737), and connecting a datagram socket sends nothing.
 REACH = """
 def reach(host="192.0.2.1"):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -72,8 +72,8 @@ def test_local_addresses_are_allowed(host: str | None) -> None:
 
 
 def test_own_hostname_can_be_looked_up() -> None:
-    """As smtplib does, whomever it connects to."""
-    # not every machine's name has an address
+    """smtplib does this for every connection."""
+    # some machines' names have no address
     with guard_network(refuse=True) as hosts, suppress(socket.gaierror):
         socket.gethostbyname(socket.gethostname())
     assert hosts == []
@@ -82,14 +82,14 @@ def test_own_hostname_can_be_looked_up() -> None:
 def test_local_sockets_can_connect() -> None:
     with guard_network(refuse=True) as hosts, socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
-        left, right = socket.socketpair()  # of the family AF_UNIX where there is one
+        left, right = socket.socketpair()  # uses AF_UNIX where it exists
         left.close()
         right.close()
     assert hosts == []
 
 
 def test_unix_socket_can_connect(author: Author) -> None:
-    """In a folder with a short name: such a path holds a hundred characters."""
+    """Uses a folder with a short name, because such a path is limited to about 100 characters."""
     ran = author.runs("""
 def test_unix(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

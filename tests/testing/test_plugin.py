@@ -1,4 +1,4 @@
-"""The plugin keeps its promises to authors, by pytest's own outcomes and output."""
+"""The plugin keeps its promises to authors, as checked by pytest's own outcomes and output."""
 
 import os
 import subprocess

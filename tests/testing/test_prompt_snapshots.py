@@ -1,4 +1,4 @@
-"""A golden file holds all that a model can see, and a failing comparison names what changed."""
+"""A golden file contains everything a model can see; a failing comparison names the changes."""
 
 import re
 from dataclasses import dataclass, field
@@ -183,7 +183,7 @@ Pay back.
   "type": "object"
 }
 ```
-"""  # noqa: E501 - as it is written
+"""  # noqa: E501 - written like this
 
 
 def golden(prompt: object) -> str:
@@ -191,7 +191,7 @@ def golden(prompt: object) -> str:
 
 
 def diff_lines(old: str, new: str) -> list[str]:
-    """What a failing comparison says, without colours."""
+    """Returns the report of a failing comparison, without colours."""
     return [re.sub(r"\x1b\[[\d;]*m", "", line) for line in PromptExtension().diff_lines(new, old)]
 
 
@@ -200,14 +200,14 @@ def changes(before: object, after: object) -> list[str]:
 
 
 def summary(before: object, after: object) -> list[str]:
-    """What the first line says of each part that is not as it was."""
+    """Returns what the first line says about each part that has changed."""
     first, _, remedy = changes(before, after)[0].partition("; ")
     assert remedy == "if you meant that, run pytest with --snapshot-update"
     return first.split(", ")
 
 
 # --------------------------------------------------------------------------------------------------
-# what it holds
+# its content
 
 
 def test_golden_file_lists_states_sections_tools_and_output() -> None:
@@ -283,7 +283,7 @@ def test_section_that_differs_between_states_is_stored_for_each_state() -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# what a failure says
+# failures
 
 
 def test_changed_section_is_reported_with_its_diff() -> None:
@@ -373,9 +373,9 @@ def test_edited_file_is_reported_even_if_no_part_has_changed() -> None:
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A prompt in a module, and tests of it."""
+    """A prompt in a module, and its tests."""
     monkeypatch.setenv("PYTHONPATH", str(Path(weakincentives.__file__).parents[1]))
-    # syrupy would take it for a worker's run
+    # otherwise, syrupy would treat it as a worker's run
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyfile(
         manual="""

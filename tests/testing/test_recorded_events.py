@@ -1,4 +1,4 @@
-"""Recorded events keep their order and their types, and each has a line that describes it."""
+"""Recorded events keep their order and their types, and each is described in one line."""
 
 from dataclasses import dataclass, field
 
@@ -74,7 +74,7 @@ def test_event_line_contains_the_distinguishing_fields() -> None:
 
 
 class Array:
-    """Can no more be compared to one truth than arrays can."""
+    """Cannot be compared to a single boolean, like arrays."""
 
     def __eq__(self, other: object) -> bool:
         raise ValueError("the truth of an array is ambiguous")

@@ -147,7 +147,7 @@ def test_one_script_can_be_used_by_many_threads() -> None:
 @pytest.mark.claim("DT-01")
 def test_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread() -> None:
     class Minimal(ProviderAdapter):
-        # Any: nothing of the arguments is used.
+        # Any: the arguments are not used.
         def evaluate(self, prompt: Any, /, **rest: Any) -> Any:
             return prompt, sorted(rest)
 

@@ -1,4 +1,4 @@
-"""The contract of tools: good tools pass, and each broken promise is reported with its remedy."""
+"""The tool contract: good tools pass, and each broken promise is reported with its remedy."""
 
 import asyncio
 import itertools
@@ -43,7 +43,7 @@ class Note:
 
 
 class Till:
-    """A resource that a transaction can put back."""
+    """A resource that a transaction can restore."""
 
     def __init__(self) -> None:
         self.sold: list[str] = []
@@ -57,7 +57,7 @@ class Till:
 
 @pytest.fixture(autouse=True)
 def same_examples_each_time() -> Iterator[None]:
-    """Whether a test finds a broken tool must not depend on luck."""
+    """Makes examples deterministic, so that finding a broken tool does not depend on luck."""
     before = settings.get_current_profile_name()
     settings.register_profile("same", settings(derandomize=True, database=None, deadline=None))
     settings.load_profile("same")
@@ -73,7 +73,7 @@ def tills() -> Resources:
 def breach(
     handler: Callable[..., Any], effect: Any = "repeatable", params: Any = Text, **options: Any
 ) -> str:
-    """The message about a tool with this handler."""
+    """Returns the message about a tool with this handler."""
     tool = Tool(name="wrong", handler=handler, effect=effect, params_type=params)
     with pytest.raises(ToolContractError) as caught:
         assert_tool_contract(tool, max_examples=EXAMPLES, **options)
@@ -449,7 +449,7 @@ def test_repeatable_tool_that_is_not_idempotent_is_reported() -> None:
 
 def test_repeatable_tool_that_deduplicates_only_by_session_is_reported() -> None:
     def note_and_sell(params: Text, *, context: ToolContext) -> ToolResult[None]:
-        if Note(params.text) not in context.session[Note].all():  # which a crash takes back
+        if Note(params.text) not in context.session[Note].all():  # a crash would roll it back
             context.session.dispatch(Note(params.text))
             context.resources.get(Till).sold.append(params.text)
         return ToolResult("Sold.")

@@ -1,4 +1,4 @@
-"""An evaluation gives what the prompt declares, whichever adapter runs it; a session knows the
+"""An evaluation returns the type that the prompt declares, with any adapter; a session knows the
 types of its slices.
 """
 
@@ -34,7 +34,7 @@ text = PromptTemplate(ns="n", key="text")
 session = Session()
 
 
-# The OpenAI adapter, in both forms of the prompt.
+# The OpenAI adapter, with both forms of the prompt.
 openai = OpenAIAdapter(model="gpt-5.2")
 assert_type(openai.evaluate(template.bind(), session=session), PromptResponse[Answer])
 assert_type(openai.evaluate(template.bind(), session=session).output, Answer)
@@ -51,7 +51,7 @@ assert_type(openai.evaluate(letter.bind(), session=session).output, Literal["a",
 assert_type(openai.evaluate(either.bind(), session=session).output, int | Answer)
 
 
-# A handler evaluates another prompt as a part of its call.
+# A handler evaluates another prompt as part of its call.
 async def delegate(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
     assert_type(context.evaluate(text.bind(), message="Hi"), Response[None])
     assert_type(context.evaluate(template.bind()).output, Answer)
@@ -68,7 +68,7 @@ assert_type(
 )
 
 
-# An adapter of the user's own.
+# A user-defined adapter.
 class Echo(ProviderAdapter):
     def evaluate[Out](
         self,
@@ -92,7 +92,7 @@ async def evaluate_async() -> None:
     assert_type((await Echo().evaluate_async(many.bind(), session=session)).output, list[Answer])
 
 
-# A chat answers with what its prompt declares.
+# A chat answers with the type that its prompt declares.
 chat = Chat(MainLoop(openai), template.bind(), session=session)
 assert_type(chat, Chat[Answer])
 assert_type(chat.send("Hi"), Execution[Answer])
@@ -105,7 +105,7 @@ async def chat_async() -> None:
     assert_type(await anext(chat.stream_async("Hi")), StreamEvent[Answer])
 
 
-# A handler evaluates a further prompt through its context.
+# A handler evaluates another prompt with its context.
 def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
     response = context.adapter.evaluate(
         template.bind(), session=context.session, bus=context.event_bus
@@ -138,7 +138,7 @@ def read(context: ToolContext) -> None:
     assert_type(context.session[Answer].latest(), Answer | None)
 
 
-# What the types rule out.
+# Errors that the types catch.
 openai.evaluate(template.bind())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 openai.evaluate(template, session=session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 chat.send("Hi", session=session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

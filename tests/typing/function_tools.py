@@ -1,4 +1,4 @@
-"""A function tool is called and typed as the function that it was."""
+"""A function tool is called and typed like the original function."""
 
 from typing import Protocol, assert_type, overload
 

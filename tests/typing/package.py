@@ -1,5 +1,5 @@
-"""The installed package is typed: a checker reads its source instead of taking it for Any, also
-where the root imports a name on first use.
+"""The installed package is typed: a checker reads its source instead of assuming `Any`, even where
+the root imports a name on first use.
 """
 
 from typing import assert_type

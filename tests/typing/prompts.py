@@ -51,7 +51,7 @@ assert_type(
 )
 assert_type(Prompt(ns="n", key="k"), Prompt[None])
 
-# The local store is one.
+# The local store implements the protocol.
 store: PromptOverridesStore = LocalPromptOverridesStore()
 
 # Rendering, from the template and from the prompt.
@@ -63,7 +63,7 @@ assert_type(text.bind().render(), RenderedPrompt[None])
 assert_type(parse_structured_output("{}", template.render()), Answer)
 assert_type(parse_structured_output("[]", many.render()), list[Answer])
 
-# What the types rule out.
+# Errors that the types catch.
 Prompt(template, ns="n")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 PromptTemplate[Answer](
     ns="n",

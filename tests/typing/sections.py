@@ -1,8 +1,8 @@
-"""A section's selectors and defaults are judged against its params type.
+"""A section's selectors and defaults are checked against its params type.
 
-Of the two checkers only pyright looks into a lambda here: mypy infers one when a single callable is
-expected, and a selector has four forms. Neither infers a keyword-only parameter of a lambda, so a
-selector that reads the session is best a function with annotations, which both judge.
+Only pyright checks the lambdas: mypy infers a lambda only if a single callable is expected, and a
+selector has four forms. Neither infers a keyword-only parameter of a lambda, so a selector that
+reads the session should be an annotated function, which both check.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def shown_by_both(params: Task, *, session: StateView) -> SectionVisibility:
     return FULL if params.detailed and len(session[Other]) else SUMMARY
 
 
-# Functions of all four forms.
+# Functions in all four forms.
 assert_type(MarkdownSection[Task](title="T", template="", enabled=always), MarkdownSection[Task])
 assert_type(
     MarkdownSection[Task](title="T", template="", enabled=by_session), MarkdownSection[Task]
@@ -68,7 +68,7 @@ assert_type(
     MarkdownSection[Task],
 )
 
-# Lambdas of all four forms.
+# Lambdas in all four forms.
 MarkdownSection[Task](title="T", template="", enabled=lambda: True, visibility=lambda: FULL)
 MarkdownSection[Task](
     title="T",
@@ -87,7 +87,7 @@ MarkdownSection[Task](
     enabled=lambda params, *, session: assert_type(params, Task).detailed,  # type: ignore[assert-type]  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 )
 
-# What does not fit is refused.
+# Mismatches are rejected.
 MarkdownSection[Task](
     title="T",
     template="",
@@ -109,7 +109,7 @@ MarkdownSection[Task](
     default_params=Other(),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 )
 
-# The type comes from the subscript, from `params_type=`, from `default_params=`, or is left open.
+# The type comes from the subscript, from `params_type=`, from `default_params=`, or is not given.
 assert_type(MarkdownSection(title="T", template="", params_type=Task), MarkdownSection[Task])
 assert_type(MarkdownSection(title="T", template="", default_params=Task()), MarkdownSection[Task])
 assert_type(MarkdownSection(title="T", template=""), MarkdownSection[Any])

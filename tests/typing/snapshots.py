@@ -1,4 +1,4 @@
-"""A comparison with a golden file checks, although no prompt is a syrupy assertion."""
+"""A comparison with a golden file type-checks, although prompts are not syrupy assertions."""
 
 from typing import assert_type
 

@@ -1,5 +1,5 @@
-"""What the fixtures of the pytest plugin give is typed: events by their type, adapters and prompts
-by their output.
+"""The pytest plugin's fixtures are typed: events by their type, adapters and prompts by their
+output.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def test_overrides(wink_overrides: PromptsWithOverrides) -> None:
     assert_type(wink_overrides(template.bind()), Prompt[Answer])
 
 
-# What the types rule out.
+# Errors that the types catch.
 def test_wrong(scripted_adapter: ScriptedAdapters) -> None:
     scripted_adapter(["done"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     assert weakincentives.Promt  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

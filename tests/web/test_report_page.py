@@ -33,7 +33,7 @@ def browser() -> Generator[Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the log `run.jsonl`, reports of it, and one of it beside another run."""
+    """A folder with the log `run.jsonl`, its reports, and a report that compares two runs."""
     folder = tmp_path_factory.mktemp("reports")
     with (folder / "run.jsonl").open("w") as file:
         travel_log(file, FolderContentStore(folder / "content"))
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "approvals.jsonl").open("w") as file:
         approval_log(file)
     cut = (folder / "approvals.jsonl").read_text().splitlines(keepends=True)[:-1]
-    (folder / "approvals.jsonl").write_text("".join(cut))  # as by a process that is killed
+    (folder / "approvals.jsonl").write_text("".join(cut))  # as if by a process that was killed
     report(folder, "approvals.jsonl")
     with (folder / "resumed.jsonl").open("w") as file:
         resumed_log(file)
@@ -59,7 +59,7 @@ def report(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def open_page(browser: Any, folder: Path) -> Generator[Open]:
-    """Opens a page of the folder; at the end the page has asked nobody and met no error."""
+    """Opens a page in the folder; checks at the end that it sent no requests and had no errors."""
     contexts: list[Any] = []
     problems: list[str] = []
     requests: list[str] = []
@@ -370,9 +370,9 @@ def test_malformed_record_does_not_break_the_rest_of_the_page(
     calls = [record for record in records if record["event"] == "ToolInvoked"]
     calls[0]["changes"] = {"state": {"Booking": [None]}, "files": None}
     calls[1]["content"], calls[2]["changes"] = None, {"state": {"Booking": 7}}
-    (folder / "foreign.jsonl").write_text("\n".join(map(json.dumps, records)))
-    report(folder, "foreign.jsonl")
-    page = open_page("foreign.html")
+    (folder / "malformed.jsonl").write_text("\n".join(map(json.dumps, records)))
+    report(folder, "malformed.jsonl")
+    page = open_page("malformed.html")
     page.evaluate("openAll()")
     for _ in range(9):
         page.keyboard.press("j")
@@ -402,7 +402,7 @@ def test_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder: 
     page = open_page("big.html")
     assert "requests 1 to 400 of 1,000" in page.locator("main").inner_text()
     assert chosen(page) == "Turn 1"
-    # the time of the processor, since other tests may keep the machine busy
+    # CPU time, because other tests may keep the machine busy
     tools = page.context.new_cdp_session(page)
     tools.send("Performance.enable")
     metrics = tools.send("Performance.getMetrics")["metrics"]

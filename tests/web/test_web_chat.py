@@ -42,7 +42,7 @@ def url(adapter: WaitingAdapter, tmp_path: Path) -> Generator[str]:
 
 @pytest.fixture
 def context(browser: Any) -> Generator[Any]:
-    """One browser, whose tabs meet no error and ask nobody else."""
+    """A browser whose tabs have no errors and send no requests to other servers."""
     problems: list[str] = []
     context = browser.new_context(viewport={"width": 900, "height": 760})
     context.set_default_timeout(1000 * SECONDS)
@@ -51,7 +51,7 @@ def context(browser: Any) -> Generator[Any]:
     context.on("request", lambda request: problems.append(request.url))
     yield context
     context.close()
-    # Chromium reports each answer that is no success, and a server that is gone.
+    # Chromium reports every unsuccessful response, and a server that has stopped.
     expected = ("http://127.0.0.1:", "Failed to load resource")
     assert [text for text in problems if not text.startswith(expected)] == []
 

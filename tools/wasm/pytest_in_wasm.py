@@ -1,9 +1,9 @@
 """Runs pytest on the CPython of Pyodide, compiled to WebAssembly; `start.mjs` calls `main` there.
 
-WebAssembly has no threads, processes or sockets. A test that fails after it asked for one of them,
-or for a package that is not installed there, is left out: it is reported as skipped. Tests that
-miss something else are listed in `tests/not-in-wasm.txt`, each below the reason. Any other failure
-fails the run, as does an entry of the list that names nothing.
+WebAssembly has no threads, processes or sockets. A test that fails after it requested one of them,
+or a package that is not installed there, is reported as skipped. Tests that need something else are
+listed in `tests/not-in-wasm.txt`, each below the reason. Any other failure fails the run, as does
+an entry in the list that names nothing.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ _NOT_INSTALLED = {
     *("mcp_types", "nbclient", "nbformat", "openai", "opentelemetry", "playwright", "resource"),
     *("rich", "skills_ref", "typer", "yaml"),
 }
-"""Modules that tests import and that have no wheel for WebAssembly, or no use without sockets."""
+"""Modules that tests import, but that have no wheel for WebAssembly or need sockets."""
 
 
 class _Sleep:
-    """What an event loop waits with where neither a thread nor a socket can wake it."""
+    """Replaces the selector of an event loop that neither a thread nor a socket can wake."""
 
-    def select(self, timeout: float | None) -> list[Any]:  # Any: there are no events
+    def select(self, timeout: float | None) -> list[Any]:  # Any: the list is always empty
         if timeout is None:
             raise RuntimeError("the event loop would wait forever")
         time.sleep(timeout)
@@ -44,7 +44,7 @@ class _Sleep:
 
 
 class _Loop(BaseEventLoop):
-    """Asyncio's own loop, which is to be tested rather than that of Pyodide."""
+    """Asyncio's own event loop, which the tests use instead of Pyodide's."""
 
     _selector = _Sleep()
 
@@ -68,16 +68,16 @@ def _ignore(_: object) -> None: ...
 
 
 class _LeaveOut:
-    """A plugin that decides which tests are left out, and prints how many."""
+    """A plugin that decides which tests are skipped, and prints their number."""
 
     def __init__(self) -> None:
         self._wanted = set[str]()
-        """What the running test asked for in vain."""
+        """The missing features that the running test has requested."""
         self._listed = _read_list()
         self._stale = set(self._listed)
         self._passed, self._left_out = 0, Counter[str]()
         self._incomplete = dict[Path, str]()
-        """The pages of which a block was left out, with the reason: later blocks need its names."""
+        """The pages with a skipped block, and the reason, because later blocks need its names."""
         sys.addaudithook(self._hear)
         sys.meta_path.append(self)
         start = subprocess.Popen[Any].__init__  # Any: of text or bytes
@@ -97,7 +97,7 @@ class _LeaveOut:
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        """Notes modules that nothing else has found."""
+        """Records modules that no other finder has found."""
         if name in _NOT_INSTALLED:
             self._wanted.add("packages")
         return None
@@ -110,7 +110,7 @@ class _LeaveOut:
         parser.addoption("--at-least", type=int, default=0, help="how many tests have to pass")
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Leaves out listed files."""
+        """Skips listed files."""
         name = collection_path.relative_to(Path.cwd()).as_posix()
         if name not in self._listed:
             return None
@@ -122,7 +122,7 @@ class _LeaveOut:
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Leaves out files that cannot be imported."""
+        """Skips files that cannot be imported."""
         self._wanted.clear()
         report = yield
         if report.failed and self._wanted:
@@ -132,7 +132,7 @@ class _LeaveOut:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leaves out listed tests."""
+        """Skips listed tests."""
         for item in items:
             for name in (item.nodeid, item.nodeid.split("[")[0]):
                 if reason := self._listed.get(name):
@@ -141,14 +141,14 @@ class _LeaveOut:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        """Releases what a test could not close, so that the next one is not told of it."""
+        """Releases objects that a test could not close, so that the next test gets no warning."""
         self._wanted.clear()
         result = yield
         if self._wanted:
             hook, sys.unraisablehook = sys.unraisablehook, _ignore
             with warnings.catch_warnings(action="ignore"):
                 gc.collect()
-            gc.freeze()  # else each of hundreds of collections would take longer than the last
+            gc.freeze()  # otherwise each of hundreds of collections would take longer than the last
             sys.unraisablehook = hook
         return result
 
@@ -156,11 +156,11 @@ class _LeaveOut:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Leaves out tests that failed after they had asked for something in vain."""
+        """Skips tests that failed after they had requested a missing feature."""
         failure = call.excinfo
         reason = self._reason() if self._wanted else self._incomplete.get(item.path)
         if failure and reason and not isinstance(failure.value, pytest.skip.Exception):
-            try:  # to show where each of them failed would take a third of the time
+            try:  # formatting each failure would take a third of the time
                 pytest.skip(reason)
             except pytest.skip.Exception:
                 call.excinfo = pytest.ExceptionInfo.from_current()
@@ -182,7 +182,7 @@ class _LeaveOut:
         return faults
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fails a whole run in which too little was tested."""
+        """Fails a full run in which too little was tested."""
         if self._faults(session.config):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -199,10 +199,10 @@ class _LeaveOut:
 
 def main(arguments: list[str]) -> int:
     """Returns the exit status of pytest."""
-    # Pyodide puts its own in their place, which need its loop.
+    # Pyodide replaces these with its own, which need its loop.
     for module, name in ((asyncio, "run"), (time, "sleep")):
         vars(module)[name] = vars(module)[name].__wrapped__
-    asyncio.events._set_running_loop(None)  # noqa: SLF001 - Pyodide's loop runs always
+    asyncio.events._set_running_loop(None)  # noqa: SLF001 - Pyodide's loop is always running
     for module in (asyncio, asyncio.events):
         vars(module)["new_event_loop"] = _Loop
     return int(pytest.main(arguments, plugins=[_LeaveOut()]))

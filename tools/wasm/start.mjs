@@ -1,5 +1,5 @@
 // Runs pytest on the CPython that Pyodide has compiled to WebAssembly: `node tools/wasm/start.mjs FOLDER ARGUMENT…`,
-// where FOLDER has Pyodide in node_modules and the packages for it in site. Exits as pytest does.
+// where FOLDER contains Pyodide in node_modules and its packages in site. Exits with the status of pytest.
 import { writeSync } from "node:fs";
 import { createRequire } from "node:module";
 import { resolve } from "node:path";
@@ -24,7 +24,7 @@ main
 `);
 try {
   process.exit(main(python.toPy(pytestArguments)));
-} catch (error) {  // of Pyodide; Node would print the line of its source, which is the whole of it
+} catch (error) {  // from Pyodide; Node would print the line of its source, which is the complete source
   console.error(String(error.stack).slice(0, 2000));
   process.exit(70);
 }

@@ -1,11 +1,11 @@
-// A small AG-UI front end. All that others wrote becomes text nodes, never HTML.
+// A small AG-UI front end. All external content becomes text nodes, never HTML.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
 const log = byId("log"), list = byId("messages"), box = byId("text"), notice = byId("notice");
-const LONGEST = 20000; // characters that a tool's arguments or answer show
-const waiting = new Map(); // the buttons of calls that wait for the user, by the calls' ids
-const shown = new Map(); // the elements of messages and calls, by their ids
+const LONGEST = 20000; // the most characters shown of a tool's arguments or answer
+const waiting = new Map(); // the buttons of calls that are pending approval, by call id
+const shown = new Map(); // the elements of messages and calls, by id
 let source, replayed = false, running = false;
 
 function element(tag, className, text = "") {
@@ -77,13 +77,13 @@ function outcome(failed) {
   return element("p", failed ? "outcome failed" : "outcome", failed ? "Not done." : "Done.");
 }
 
-// A call that needs the user's approval: a question with two buttons until it has an answer.
+// A call that needs the user's approval: a question with two buttons until the user answers.
 function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview, digest }) {
   const card = element("section", "approval");
   const call = shown.get(toolCallId);
   const question = call?.step.textContent || "Allow this step";
   const diff = element("pre", "detail");
-  for (const line of preview.split("\n").slice(1)) { // the first line says what the question says
+  for (const line of preview.split("\n").slice(1)) { // the first line repeats the question
     const isPlace = CHANGE.test(line);
     const kind = isPlace ? "place" : { "+": "added", "-": "removed" }[line[0]] ?? "";
     diff.append(element("span", kind, `${isPlace ? line.slice(2) : line}\n`));
@@ -100,7 +100,7 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview, d
   }
   buttons.append(reason);
   card.append(element("p", "question", `${question}?`), diff, buttons);
-  waiting.get(toolCallId)?.remove(); // an earlier question, about other effects
+  waiting.get(toolCallId)?.remove(); // an earlier question, about different effects
   if (call?.output) buttons.replaceWith(outcome(call.classList.contains("failed")));
   else waiting.set(toolCallId, buttons);
   if (call && !call.output) setState(call, "needs your approval");
@@ -108,9 +108,9 @@ function addApproval(id, { call_id: callId, tool_call_id: toolCallId, preview, d
   add(id, card);
 }
 
-// The line of a preview that names a change, above the difference.
+// A line in a preview that names a change, above its diff.
 const CHANGE = /^- (create|change|remove) (state|file|directory|resource) /;
-// What customers read of a call; other calls are among the details only.
+// The descriptions of calls for customers; other calls appear only in the details.
 const STEPS = {
   find_teas: ({ words }) => `Looked for teas: ${words}`,
   order_tea: ({ tea, grams }) => `Order ${grams ?? 100} g of ${tea}`,
@@ -145,7 +145,7 @@ function addMessage(message) {
   }
 }
 
-// What a snapshot lacks goes, except activities as long as it has none; what is there stays as it is.
+// Removes elements that a snapshot lacks (activities only if it has any), and keeps the others unchanged.
 function showAll(messages) {
   const hasActivities = messages.some((message) => message.role === "activity");
   const ids = new Set(messages.filter((message) => message.role !== "assistant" || message.content).map(({ id }) => id));
@@ -172,7 +172,7 @@ const HANDLERS = {
   RUN_STARTED: () => setRunning(replayed),
   RUN_FINISHED: (event) => {
     if (replayed) setRunning(false, event.outcome?.type === "cancelled" ? "stopped" : "ready");
-    replayed = true; // the first run of the stream is the chat as it was
+    replayed = true; // the first run of the stream is the chat so far
   },
   RUN_ERROR: (event) => setRunning(false, "failed", event.message),
   MESSAGES_SNAPSHOT: (event) => showAll(event.messages),
@@ -210,7 +210,7 @@ async function post(path, body) {
   try {
     const headers = { "content-type": "application/json" };
     const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
-    if (response.ok) response.body?.cancel(); // the events come to every tab by themselves
+    if (response.ok) response.body?.cancel(); // every tab gets the events through its own stream
     else byId("error").textContent = (await response.json()).error;
     return response.ok;
   } catch {
@@ -225,7 +225,7 @@ async function send(text) {
   const message = { id: crypto.randomUUID(), role: "user", content: text };
   const sent = await post("agent", { threadId: "chat", runId: crypto.randomUUID(), messages: [message] });
   byId("send").disabled = false;
-  if (sent && box.value === text) box.value = ""; // else it stays in the box
+  if (sent && box.value === text) box.value = ""; // otherwise it stays in the box
   fit();
 }
 

@@ -15,9 +15,8 @@ from typer import Argument, Option
 from .. import serde
 from ..errors import SerdeError, ValidationIssue
 from ..prompt.overrides.store import LocalPromptOverridesStore
-from ..prompt.prompt import Prompt
 from ..prompt.sections import ParamsType, slug
-from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
+from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from ..record_types import is_record_type, requires
 from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility

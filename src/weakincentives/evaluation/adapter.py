@@ -22,9 +22,8 @@ from ..content import MediaSupport, Part, to_content
 from ..event_loops import threads
 from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
 from ..locks import RunToken
-from ..prompt.prompt import Prompt
 from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
-from ..prompt.template import PromptTemplate
+from ..prompt.template import Prompt, PromptTemplate
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from ..record_types import AnyType

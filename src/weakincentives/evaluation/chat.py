@@ -9,8 +9,7 @@ from ..content import Part
 from ..displays import markdown
 from ..limits import Budget, Deadline
 from ..locks import Reservation, RunToken
-from ..prompt.prompt import Prompt
-from ..prompt.template import PromptTemplate
+from ..prompt.template import Prompt, PromptTemplate
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.session import Session
 from ..visibility import SectionPath, SectionVisibility

@@ -18,9 +18,9 @@ from ..content import Content, ContentStore
 from ..displays import code_span, one_line
 from ..errors import SerdeError, ValidationIssue
 from ..limits import TokenUsage
-from ..prompt.prompt import AnyPrompt, Prompt
 from ..prompt.registry import READ_SECTION, RESERVED_TOOL_NAMES
 from ..prompt.renderer import AnyRenderedPrompt
+from ..prompt.template import AnyPrompt, Prompt
 from ..protocols import StateView
 from ..runtime.session.snapshots import library_state
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility

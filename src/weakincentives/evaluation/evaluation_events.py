@@ -8,9 +8,9 @@ from typing import Literal
 from ..content import text_of, to_content
 from ..errors import ControlFlow, message_of
 from ..limits import TokenUsage
-from ..prompt.prompt import AnyPrompt
 from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.sizes import measure
+from ..prompt.template import AnyPrompt
 from ..runtime.events import (
     EvaluationStopped,
     Event,

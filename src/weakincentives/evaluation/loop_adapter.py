@@ -59,8 +59,6 @@ class LoopAdapter(ConnectingAdapter):
         self, prompt: Runnable[Out], /, **options: Unpack[LoopOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
-        async with aclosing(
-            Run(self, prompt, options, streamed=True).stream_async()
-        ) as events:
+        async with aclosing(Run(self, prompt, options, streamed=True).stream_async()) as events:
             async for event in events:
                 yield event

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..errors import SerdeError
-from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
+from ..prompt.template import AnyPrompt
 from ..prompt.tool import MAY_RUN_ON_FORKS, NON_REPEATABLE
 from ..protocols import SessionProtocol, Snapshot
 from ..runtime.session.snapshots import Changes, SessionSnapshot, parse_changes

@@ -15,8 +15,8 @@ from ..event_loops import closing_shielded
 from ..limits import Budget, Clock, Meter, RunUsage, TokenUsage, utc_now
 from ..locks import Reservation, RunToken
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
+from ..prompt.template import Prompt
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SetVisibilityOverride

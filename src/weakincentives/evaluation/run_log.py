@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from ..content import Content
 from ..errors import ControlFlow, WeakIncentivesError
 from ..limits import RunUsage
-from ..prompt.prompt import AnyPrompt
+from ..prompt.template import AnyPrompt
 from ..prompt.tool import ToolResult
 from ..protocols import Snapshot
 from ..runtime.events import EventIds

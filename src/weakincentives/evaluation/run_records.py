@@ -1,7 +1,7 @@
 """Creates the log of a run, or continues the log of a suspended or stopped run."""
 
 from ..content import references_in, to_content
-from ..prompt.prompt import AnyPrompt
+from ..prompt.template import AnyPrompt
 from ..runtime.events import new_id
 from .adapter import ExecutionOptions, ParentRun, session_in
 from .logged_run import LoggedRun

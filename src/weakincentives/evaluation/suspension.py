@@ -15,7 +15,7 @@ from ..content import Content
 from ..errors import SerdeError, ValidationIssue, WeakIncentivesError
 from ..limits import TokenUsage
 from ..prompt.model_json import read_without_nulls
-from ..prompt.prompt import AnyPrompt
+from ..prompt.template import AnyPrompt
 from ..prompt.tool import AgentTemplate, AnyTool, PromptHandler
 from ..protocols import SessionProtocol
 from ..runtime.session.session import Session

@@ -32,9 +32,9 @@ from ..prompt.errors import (
     VisibilityExpansionRequired,
 )
 from ..prompt.progressive_disclosure import OpenSectionsParams
-from ..prompt.prompt import AnyPrompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import AnyRenderedPrompt
+from ..prompt.template import AnyPrompt
 from ..prompt.tool import (
     MAY_RUN_ON_FORKS,
     NON_REPEATABLE,

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.prompt import AnyPrompt
 from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
+from ..prompt.template import AnyPrompt
 from .adapter import ProviderAdapter
 from .conversation import Conversation
 from .effects import Ask, Effects

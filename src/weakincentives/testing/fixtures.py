@@ -10,8 +10,8 @@ from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
 from ..prompt.overrides.store import LocalPromptOverridesStore
-from ..prompt.prompt import AnyRenderedPrompt, Prompt
-from ..prompt.template import PromptTemplate
+from ..prompt.renderer import AnyRenderedPrompt
+from ..prompt.template import Prompt, PromptTemplate
 from ..runtime.session.session import Session
 from .recorded_events import RecordedEvents, event_line
 from .scripted import Reply, ScriptedAdapter, SeenRequest

@@ -15,8 +15,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.terminal import context_style, received_style, snapshot_style
 
 from ..inspection.states import PromptState, render_states
-from ..prompt.prompt import Prompt
-from ..prompt.template import PromptTemplate
+from ..prompt.template import Prompt, PromptTemplate
 from ..serde import JsonSchema
 from ..visibility import SectionVisibility
 

@@ -21,7 +21,7 @@ from ..evaluation.messages import (
 )
 from ..evaluation.schemas import ToolSpec
 from ..limits import Clock, TokenUsage, utc_now
-from ..prompt.prompt import AnyRenderedPrompt
+from ..prompt.renderer import AnyRenderedPrompt
 
 __all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "SeenRequest", "call", "say"]
 

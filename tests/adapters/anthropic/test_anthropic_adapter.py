@@ -1,4 +1,4 @@
-"""The adapter through the real SDK, against a server that knows the rules of the Messages API."""
+"""The adapter over the real SDK, against a server that checks the rules of the Messages API."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ IS_OLD = anthropic.__version__.startswith(("0.", "1."))
 ways = pytest.mark.parametrize("way", ["inline", "deferred", "list"])
 
 
-# Any: prompts of every output, options of every kind.
+# Any: prompts with any output type, options of all types.
 def connect(server: ScriptedServer, model: str = MODEL, **options: Any) -> AnthropicAdapter:
     arguments: dict[str, Any] = {
         "base_url": server.url,
@@ -85,7 +85,7 @@ def results(request: Request) -> list[Any]:
 
 
 def layered(sections: int = 1, output: Any = None, tools: int = 1) -> Prompt[Any]:
-    """A shown section with a tool, and summarized ones with tools of their own."""
+    """A full section with a tool, and summarized ones with their own tools."""
     hidden = [
         MarkdownSection(
             title=f"More {number}",
@@ -254,7 +254,7 @@ def test_empty_tool_result_is_sent_as_placeholder_text() -> None:
 def played(
     way: str, *steps: Say, sections: int = 1, tools: int = 1, **options: Any
 ) -> tuple[list[Any], MessagesAPI, PromptResponse[Any]]:
-    """The bodies of all requests, the API that saw them, and the response."""
+    """Returns the bodies of all requests, the API that got them, and the response."""
     api = MessagesAPI(growing_tools=way == "list", counts=True)
     with ScriptedServer(*map(api.play, steps)) as server:
         adapter = connect(server, tool_changes=way, **options)
@@ -303,7 +303,7 @@ def test_deferred_tools_are_declared_upfront_and_loaded_by_reference() -> None:
     assert opened[0]["content"] == [{"type": "tool_reference", "tool_name": "late0_0"}]
     assert opened[1]["text"].startswith("Content of section 'more0':")
     again = bodies[4]["messages"][-1]["content"]
-    # what is loaded already is not loaded again
+    # a tool that is already loaded is not loaded again
     assert [block.get("content", "")[0] for block in again if block["type"] == "tool_result"] == [
         "C",
         {"type": "tool_reference", "tool_name": "late1_0"},
@@ -603,7 +603,7 @@ def test_custom_clients_are_used_unchanged() -> None:
         client = anthropic.Anthropic(base_url=server.url, api_key="its-own-key", max_retries=0)
         async_client = anthropic.AsyncAnthropic(
             base_url=server.url,
-            auth_token="its-own-token",  # noqa: S106 - of no server
+            auth_token="its-own-token",  # noqa: S106 - not a real one
             max_retries=0,
         )
         adapter = AnthropicAdapter(MODEL, client=client, async_client=async_client)

@@ -1,5 +1,5 @@
-"""The conformance suite over the Messages API, in each way to change the tools, behind a server
-that refuses every request that breaks a documented rule or rewrites what was sent.
+"""The conformance suite over the Messages API, with each way to change the tools, against a server
+that rejects every request that breaks a documented rule or rewrites earlier messages.
 """
 
 from collections.abc import Generator, Sequence
@@ -22,7 +22,7 @@ WAYS: tuple[ToolChanges, ...] = get_args(ToolChanges.__value__)
 
 
 def play(step: Step) -> Answer:
-    """Returns the step in the words of Anthropic's API."""
+    """Returns the step in the terms of Anthropic's API."""
     match step:
         case ProviderFault(code="context_length"):
             return too_long()
@@ -57,7 +57,7 @@ class AnthropicHarness(HttpHarness):
 
 
 HARNESSES = {way: AnthropicHarness(way) for way in WAYS}
-# A tool that was loaded by reference cannot be taken away: the loop refuses its calls.
+# A tool that was loaded by reference cannot be removed: the loop rejects its calls.
 NEVER_CLOSED = {"closing", "a closed tool", "reopening"}
 
 

@@ -37,7 +37,7 @@ def manual(word: str = "kind") -> Prompt[Any]:
     return Prompt(ns="tests", key="manual", sections=[task, more], closable=True).bind(Manner(word))
 
 
-# Any: options of every kind
+# Any: options of all types
 def connect(server: ScriptedServer, way: Any, **options: Any) -> AnthropicAdapter:
     return AnthropicAdapter(
         MODEL,
@@ -112,7 +112,7 @@ def test_conversation_moves_to_openai_and_back() -> None:
     steps = [Say(calls=(Call("late"),)), Say("Two.")]
     with (
         ScriptedServer(*openai_steps, Say("Three.")) as other,
-        # what another provider's model said has no thinking
+        # answers from another provider's model have no thinking
         ScriptedServer(*steps) as server,
     ):
         openai = OpenAIAdapter("m", base_url=other.openai_url, api_key="sk-test", max_retries=0)

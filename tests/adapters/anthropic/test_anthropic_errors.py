@@ -1,4 +1,4 @@
-"""Errors specific to the Messages API; `test_sdk_errors` has what all APIs share."""
+"""Errors specific to the Messages API; `test_sdk_errors` covers those of all APIs."""
 
 import json
 from collections.abc import Callable
@@ -59,9 +59,9 @@ TEXT = event("content_block_start", index=0, content_block={"type": "text", "tex
     ],
 )
 def test_error_event_in_a_stream_is_classified_by_its_type(kind: str, code: str) -> None:
-    said = event("error", error={"type": kind, "message": f"no room for {KEY}"})
+    said = event("error", error={"type": kind, "message": f"no capacity for {KEY}"})
     error = failure(stream, Raw(START + TEXT + said, "text/event-stream"))
-    assert (error.code, error.message) == (code, "no room for ***")
+    assert (error.code, error.message) == (code, "no capacity for ***")
 
 
 @pytest.mark.parametrize(

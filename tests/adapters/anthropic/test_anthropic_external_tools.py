@@ -1,8 +1,8 @@
-"""The tools of ten MCP servers over Anthropic's API, which refuses a request for one bad schema."""
+"""The tools of ten MCP servers over Anthropic's API, which rejects requests with a bad schema."""
 
 import pytest
 
-from support.external_tools import foreign_prompt
+from support.external_tools import external_prompt
 from support.messages_api import MessagesAPI
 from support.provider_rules import check_plain
 from support.scripted_server import Say, ScriptedServer
@@ -21,7 +21,7 @@ def test_tools_of_ten_mcp_servers_are_accepted(strict_tools: bool) -> None:
             max_retries=0,
             strict_tools=strict_tools,
         )
-        adapter.evaluate(foreign_prompt(), session=Session())
+        adapter.evaluate(external_prompt(), session=Session())
         [request] = server.requests
     tools = request.json["tools"]
     assert len(tools) == 138

@@ -1,4 +1,4 @@
-"""What a broken or hostile server of the Messages API sends, and what the adapter makes of it."""
+"""Replies from broken or hostile servers of the Messages API, and the adapter's results."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def no_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-# Any: options of every kind, prompts of every output.
+# Any: options of all types, prompts with any output type.
 def connect(url: str, **options: Any) -> AnthropicAdapter:
     arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **options}
     return AnthropicAdapter(MODEL, **arguments)

@@ -1,4 +1,4 @@
-"""Images and documents in requests of the Messages API, which its rules check."""
+"""Images and documents in requests to the Messages API, checked by its rules."""
 
 import asyncio
 from collections.abc import Callable
@@ -84,7 +84,7 @@ TEMPLATE = PromptTemplate[None](
 )
 
 
-# Any: options of every kind
+# Any: options of all types
 def connect(server: ScriptedServer, **options: Any) -> AnthropicAdapter:
     return AnthropicAdapter(
         MODEL, base_url=server.url, api_key="sk-ant-test", max_retries=0, **options
@@ -150,7 +150,7 @@ def test_media_from_url_is_sent_as_a_url() -> None:
 
 @dataclass
 class Client:
-    """A ready client's class, whose name tells the platform."""
+    """The class of a given client, whose name determines the platform."""
 
     name: str
     options: dict[str, Any]
@@ -189,7 +189,7 @@ def test_unsupported_media_is_rejected_before_the_request(
     with ScriptedServer() as server:
         adapter = connect(server)
         if platform:
-            # the class of either client tells the platform
+            # the class of either client determines the platform
             ready = CLOUDS[platform].make(server.url)
             adapter = AnthropicAdapter(MODEL, client=ready, async_client=ready)
         with pytest.raises(PromptEvaluationError) as caught:

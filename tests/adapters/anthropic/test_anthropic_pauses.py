@@ -1,4 +1,4 @@
-"""Answers that Anthropic pauses while it runs tools of its own, such as a search of the web."""
+"""Answers that Anthropic pauses while it runs its own tools, such as a web search."""
 
 import asyncio
 from collections.abc import Callable
@@ -47,7 +47,7 @@ AGAIN = Say(
 FOUND = Say("Moss is green.", blocks=(result("srvtoolu_2"),), usage=Usage(30, 5))
 
 
-# Any: prompts of every output, options of every kind.
+# Any: prompts with any output type, options of all types.
 def connect(server: ScriptedServer, **options: Any) -> AnthropicAdapter:
     return AnthropicAdapter(
         "claude-opus-5-5",

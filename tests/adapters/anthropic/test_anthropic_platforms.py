@@ -1,4 +1,4 @@
-"""Claude at Google Cloud, Bedrock and Foundry, through the clients that the SDK has for them."""
+"""Claude on Google Cloud, Bedrock and Foundry, through the SDK's clients for them."""
 
 import asyncio
 import traceback
@@ -23,11 +23,11 @@ from weakincentives.prompt import Prompt
 from weakincentives.runtime.session import Session
 
 MODEL = "us.anthropic.claude-opus-4-5-v1:0"
-SECRET = "s-secret-0123456789"  # noqa: S105 - of nobody
-SESSION_TOKEN = "t-secret-0123456789"  # noqa: S105 - of nobody
+SECRET = "s-secret-0123456789"  # noqa: S105 - not a real one
+SESSION_TOKEN = "t-secret-0123456789"  # noqa: S105 - not a real one
 IS_0 = anthropic.__version__.startswith("0.")
 
-# Any: clients of classes that the SDK makes on demand, and their options
+# Any: clients of classes that the SDK creates on demand, and their options
 type AnyClient = Any
 
 PLATFORMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,7 +50,7 @@ bedrock = pytest.mark.parametrize("platform", ["bedrock", "bedrock, signed"])
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any) -> None:
-    """Neither credentials of this machine nor its servers' addresses."""
+    """Removes this machine's credentials and server addresses from the environment."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -77,7 +77,7 @@ def connect(platform: str, url: str, **options: Any) -> Generator[AnthropicAdapt
         ready.close()
 
 
-# Any: prompts and responses of every output, in these four
+# Any: prompts and responses with any output type, in these four
 def evaluate(adapter: AnthropicAdapter, asked: Prompt[Any], **limits: Any) -> Any:
     return adapter.evaluate(asked, session=Session(), **limits)
 
@@ -151,7 +151,7 @@ def test_run_executes_tools_and_returns_the_answer_on_each_platform(
 
 
 def check_request(platform: str, request: Request, *, is_stream: bool) -> None:
-    """Checks path, version and credentials, which each platform wants elsewhere."""
+    """Checks path, version and credentials, which each platform expects in other places."""
     match platform:
         case "google":
             end = "streamRawPredict" if is_stream else "rawPredict"
@@ -306,7 +306,7 @@ def test_bedrock_client_without_botocore_raises_import_error(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = getattr(anthropic, f"{kind}AnthropicBedrock")(api_key=SECRET, aws_region="r")
-    # Python's own way to say that a module is not installed
+    # makes Python treat the module as not installed
     monkeypatch.setitem(__import__("sys").modules, "botocore", None)
     name = "async_client" if kind else "client"
     with pytest.raises(ImportError, match=r"pip install 'anthropic\[bedrock\]'"):
@@ -327,5 +327,5 @@ def test_credential_with_invalid_header_characters_is_not_leaked(
     ):
         evaluate(adapter, prompt())
     assert SECRET not in "".join(traceback.format_exception(caught.value))
-    if platform != "bedrock, signed":  # which sends only a signature
+    if platform != "bedrock, signed":  # it sends only a signature
         assert server.requests == ()

@@ -71,7 +71,7 @@ THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[list[Message]]:
-    """What is new before each request: turns with calls, changes of tools, messages of the user."""
+    """Draws the additions before each request: turns with calls, changed tools, user messages."""
     turns: list[list[Message]] = [[]]
     opened: set[int] = set()
     for turn in range(draw(st.integers(1, 5))):
@@ -134,7 +134,7 @@ def test_requests_are_valid_and_only_grow_for_any_conversation(
 
 
 def _loads_by_reference(new: list[Message]) -> bool:
-    """Whether a call that reads a section has an answer that can hold references."""
+    """Returns whether a call that reads a section has an answer that can contain references."""
     calls = [
         call
         for message in new

@@ -1,4 +1,4 @@
-"""The CLI finds no settings and no keys of whoever runs the tests."""
+"""Hides the settings and keys of whoever runs the tests from the CLI."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,6 @@
-"""The adapter over the real CLI that the SDK brings, against a scripted server: what goes over the
-wire and comes back.
+"""The adapter with the SDK's real CLI against a scripted server: its requests and their replies.
 
-Each test starts a process of its own, which takes half a second.
+Each test starts its own process, which takes half a second.
 """
 
 import asyncio
@@ -291,7 +290,7 @@ class Case:
     status: int | None = None
 
 
-CASES = [  # besides those of the conformance suite
+CASES = [  # in addition to the conformance suite
     Case(
         Fail(400, "prompt is too long: 300000 tokens > 200000 maximum"),
         "request",
@@ -311,7 +310,7 @@ def test_failure_is_classified_by_the_clis_report(case: Case) -> None:
     error = failure(Say(calls=(mcp("probe"),)), *[case.step] * 8)
     assert (error.phase, error.code, error.status) == (case.phase, case.code, case.status)
     spent_on_it = case.code in {"truncated", "refused"}
-    # an answer that our loop refuses
+    # an answer that our loop rejects
     assert error.provider == ("" if spent_on_it else "claude_agent_sdk")
     assert (error.usage.total_tokens > 15) is spent_on_it
     assert isinstance(error, ThrottleError) is (case.code == "throttled")

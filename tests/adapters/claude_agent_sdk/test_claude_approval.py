@@ -1,4 +1,4 @@
-"""A person approves calls of the CLI's own tools: over the real CLI, against a scripted server."""
+"""Approval for calls of the CLI's own tools: over the real CLI, against a scripted server."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-# Any: options of every kind
+# Any: options of all types
 def connect(server: ScriptedServer, folder: Path, **changes: Any) -> ClaudeAgentSDKAdapter:
     options = {"builtin_tools": ["Bash"], "approval": {"Bash": "arguments"}, "cwd": folder}
     return claude_cli.connect(server, **options | changes)
@@ -52,7 +52,7 @@ def bash(command: str) -> Call:
 
 
 def deciding(shown: list[Preview], *decisions: Decision) -> Approver:
-    """An approver that makes these decisions, the last one for all further calls."""
+    """Returns an approver that makes these decisions, and the last one for all further calls."""
 
     def approver(preview: Preview) -> Decision:
         shown.append(preview)
@@ -101,7 +101,7 @@ def test_approver_decides_on_every_call_of_a_builtin_tool(
         {"command": command} for command in commands
     ]
     assert {(preview.tool, preview.approval) for preview in shown} == {("bash", "arguments")}
-    assert listed == "note.txt"  # the CLI itself asks nobody about `ls`
+    assert listed == "note.txt"  # the CLI does not require approval for `ls`
     assert denied == "A person denied this call. Not today."
     assert replaced.startswith("as it was")
     assert "The arguments were replaced by" in everything
@@ -301,7 +301,7 @@ def test_call_approved_after_the_deadline_does_not_run(folder: Path) -> None:
 
 @pytest.mark.parametrize("returns", [None, True])
 def test_failing_approver_ends_the_run_and_the_cli(returns: Any, folder: Path) -> None:
-    def approver(preview: Preview) -> Any:  # Any: no decision, which is the point
+    def approver(preview: Preview) -> Any:  # Any: deliberately not a decision
         if returns is None:
             raise ZeroDivisionError
         return returns

@@ -1,4 +1,4 @@
-"""Conversations over the real CLI: a message of the user, and what an earlier run has said."""
+"""Conversations over the real CLI: a user message, and the messages of earlier runs."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
-# Any: JSON of requests, prompts of every output
+# Any: JSON of requests, prompts with any output type
 type Blocks = list[Any]
 
 
@@ -68,7 +68,7 @@ def system(request: Request) -> str:
 
 
 def said(request: Request) -> list[tuple[str, Blocks]]:
-    """The messages without the reminders that the CLI adds, and without cache marks."""
+    """Returns the messages without the CLI's reminders and without cache marks."""
     return [
         (message["role"], list(map(_plain, _blocks(message))))
         for message in request.json["messages"]

@@ -1,8 +1,7 @@
-"""The conformance suite over the real CLI that the SDK brings: it takes most of a second an
-evaluation.
+"""The conformance suite with the SDK's real CLI, which takes almost a second per evaluation.
 
-So scenarios run in one way, with opening by a new start as is the adapter's default, and a few by
-injection too.
+Therefore, scenarios run in only one way, in which sections open with a restart, the adapter's
+default; a few also run with injection.
 """
 
 import json
@@ -20,16 +19,16 @@ from weakincentives.testing.conformance import SentRequest, check, scenarios
 from weakincentives.testing.scenarios import SCENARIOS, Capability, Scenario
 from weakincentives.testing.scenarios import Step as Played
 
-_OUTPUT = "StructuredOutput"  # the tool by which the CLI takes typed output
+_OUTPUT = "StructuredOutput"  # the tool with which the CLI receives typed output
 
 
 def own_name(tool: str) -> str:
     return tool.rpartition("__")[2]
 
 
-def play(step: Played) -> Any:  # Any: a step, or a function that makes one by the request
-    """The step in the CLI's names: a tool's is that of the request's list, and typed output is a
-    call.
+def play(step: Played) -> Any:  # Any: a step, or a function that creates one from the request
+    """Returns the step with the CLI's names: tools are named as in the request, and typed output is
+    a call.
     """
     plain = played(step)
     if not isinstance(plain, Say):
@@ -56,7 +55,7 @@ def sent(request: Request) -> SentRequest:
 
 
 def harness(*, inject: bool) -> HttpHarness:
-    # Any: prompts of every output
+    # Any: prompts with any output type
     def make(server: ScriptedServer, **changes: Any) -> ClaudeAgentSDKAdapter:
         return connect(server, dynamic_tools=inject, **changes)
 
@@ -66,7 +65,7 @@ def harness(*, inject: bool) -> HttpHarness:
         | Capability.CODES
         | Capability.ARGUMENTS
         | Capability.FILTER
-        | Capability.MEDIA  # the tool of that scenario returns a PDF, which the CLI does not show
+        | Capability.MEDIA  # that scenario's tool returns a PDF, which the CLI does not send
     )
     return HttpHarness(make, sent, ~(lacks if inject else lacks | Capability.INJECT), play=play)
 
@@ -142,4 +141,4 @@ def test_only_scenarios_decided_by_the_cli_are_skipped() -> None:
 )
 def test_soak_runs_the_claude_subject(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
-    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret
+    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - not a secret

@@ -1,5 +1,5 @@
-"""What the CLI may say, over the SDK's public `Transport` and without a process: also what the real
-one rarely says.
+"""Messages that the CLI may send, even rarely, over the SDK's public `Transport` and without a
+process.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
-# Any throughout: the SDK's types are not there where types are checked, and messages are JSON.
+# Any throughout: the SDK is not installed where types are checked, and messages are JSON.
 sdk: Any = import_module("claude_agent_sdk")
 
 type Message = dict[str, Any]
@@ -28,8 +28,8 @@ type Play = Callable[["FakeCLI"], Coroutine[Any, Any, None]]
 
 
 class FakeCLI(sdk.Transport):  # type: ignore[misc]  # its base is Any
-    """A CLI that plays what a test says when the prompt arrives; it answers what the SDK asks of
-    any CLI.
+    """A CLI that plays a test's messages when the prompt arrives; it answers the requests that the
+    SDK sends to any CLI.
     """
 
     def __init__(self, play: Play, *, listed: bool = True) -> None:
@@ -115,7 +115,7 @@ class FakeCLI(sdk.Transport):  # type: ignore[misc]  # its base is Any
         self.emit({"type": "result", "subtype": "success", "result": text, **counts, **more})
 
     async def request(self, server: str, method: str, **params: Any) -> Any:
-        """What a server of ours answers to the CLI."""
+        """Returns our server's answer to the CLI."""
         number = f"cli_{len(self._replies)}"
         self._replies[number] = asyncio.get_running_loop().create_future()
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}

@@ -67,7 +67,7 @@ ENTRY_POINTS: dict[str, Callable[..., Any]] = {
 
 
 def shown(request: Request) -> list[str]:
-    """What the user and the tools show, without the reminders of the CLI."""
+    """Returns the content from the user and the tools, without the CLI's reminders."""
     parts = [part.partition("\n\n<system-reminder>")[0] for part in shown_by_messages(request.json)]
     return [part for part in parts if not part.startswith("<system-reminder>")]
 

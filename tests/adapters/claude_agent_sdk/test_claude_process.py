@@ -1,5 +1,5 @@
-"""The CLI's process: what it and its tools can see of this one, how it fails, and that nothing is
-left of it.
+"""The CLI's process: what it and its tools can see of this process, its failures, and that nothing
+is left behind.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from weakincentives.runtime.session import Session
 TOKEN = "inherited-token-9876"  # noqa: S105 - not a real one
 
 
-# Reads the pipe that the CLI had its key from.
+# Reads the pipe from which the CLI got its key.
 DESCRIPTOR = """
 number=$(tr '\\0' '\\n' < /proc/$PPID/environ | sed -n 's/^CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR=//p')
 echo number $number
@@ -51,14 +51,14 @@ class Long:
 
 def script(folder: Path, text: str) -> Path:
     """A program that replaces the CLI."""
-    path = folder / "claude-stand-in"
+    path = folder / "claude-script"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
 
 
 def living(name: str) -> list[int]:
-    """The ids of all living processes whose command line holds `name`."""
+    """Returns the ids of all running processes whose command line contains `name`."""
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
@@ -137,7 +137,7 @@ def test_non_isolated_cli_inherits_all_variables_and_the_key(
 
 
 def variables_of(folder: Path, **changes: Any) -> dict[str, str]:
-    """The variables that the CLI is started with."""
+    """Returns the environment variables with which the CLI is started."""
     path = script(folder, f"env -0 > {folder}/seen; exit 1")
     with pytest.raises(PromptEvaluationError):
         connect(None, options={"cli_path": path}, **changes).evaluate(prompt(), session=Session())
@@ -145,13 +145,13 @@ def variables_of(folder: Path, **changes: Any) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line)
 
 
-# --- What is left of it
+# --- Processes that outlive the CLI
 
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[Path]:
-    """A program that sleeps under a name of its own, for as many seconds as told; what is left of
-    it is killed.
+    """A program with a unique name that sleeps for a given time; its processes are killed at the
+    end.
     """
     path = tmp_path / f"left-behind-{uuid4().hex}"
     path.symlink_to(shutil.which("sleep") or "sleep")
@@ -201,8 +201,8 @@ def test_processes_of_a_killed_cli_are_killed(sleeper: Path) -> None:
 
 
 def test_orphaned_processes_are_found_by_their_earlier_parent(sleeper: Path) -> None:
-    """As where no environment can be read: what has lost its parent is found if it was found
-    before.
+    """Simulates a platform where environments cannot be read: an orphaned process is found if it
+    was found before.
     """
     process = CLIProcess({}, key=None, isolated=True)
 

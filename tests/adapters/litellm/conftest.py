@@ -1,4 +1,4 @@
-"""Objects that LiteLLM leaves open cause no failure here, and are closed with the module."""
+"""Objects that LiteLLM leaves open do not fail these tests, and are closed with the module."""
 
 import asyncio
 import gc
@@ -13,8 +13,8 @@ import pytest
 _KNOWN = (
     # it keeps its clients in a cache and closes neither them nor its event loop
     "ignore::ResourceWarning",
-    "ignore::DeprecationWarning",  # it asks for the current event loop where there is none
-    "ignore::UserWarning",  # pydantic has something to say of its types, when they are first used
+    "ignore::DeprecationWarning",  # it requests the current event loop where none exists
+    "ignore::UserWarning",  # pydantic warns about its types when they are first used
     "ignore::pytest.PytestUnraisableExceptionWarning",  # how pytest reports the first of these
 )
 
@@ -27,10 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Collected here, where its warnings are known, and not when the whole run ends."""
+    """Collects objects here, where the warnings are expected, and not at the end of the run."""
     yield
-    litellm: Any = import_module("litellm")  # Any: its types are not wanted here
-    aiohttp: Any = import_module("aiohttp")  # Any: likewise
+    litellm: Any = import_module("litellm")  # Any: its types are not needed here
+    aiohttp: Any = import_module("aiohttp")  # Any: as above
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         litellm.in_memory_llm_clients_cache.flush_cache()

@@ -1,6 +1,4 @@
-"""The adapter through the real LiteLLM against a scripted server, on the routes of two wire
-formats.
-"""
+"""The adapter over the real LiteLLM against a scripted server, on the routes of two formats."""
 
 import asyncio
 import os
@@ -115,7 +113,9 @@ def test_changed_section_is_appended_to_the_conversation(model: str) -> None:
         )
     ]
     assert texts[0] == "Hi"
-    assert "\n\n".join(texts[1:]).endswith("Stop.\n\nSo?")  # one message where the roles alternate
+    assert "\n\n".join(texts[1:]).endswith(
+        "Stop.\n\nSo?"
+    )  # one message if the roles must alternate
 
 
 def test_provider_items_are_not_sent_to_another_provider() -> None:
@@ -210,7 +210,7 @@ def test_typed_output_without_native_support_is_prompted_and_repaired(
 ) -> None:
     adapter = LiteLLMAdapter(model, **options)
     with ScriptedServer(Say("Three."), Say('```json\n{"total": 3}\n```')) as server:
-        # The first adapter says what "auto" makes of a model; only a chat route can be asked here.
+        # The first adapter shows the result of "auto" for a model; only chat routes can be used.
         prompted = connect(server, OPENAI, structured_output=adapter._options.structured_output)
         response = evaluate(prompted, prompt(output=Sum), Session())
         first, second = server.requests
@@ -230,7 +230,7 @@ class Case:
     status: int
 
 
-CASES = [  # besides those of the conformance suite
+CASES = [  # in addition to the conformance suite
     Case(Fail(400, "This model's maximum context length is 10 tokens"), "context_length", 400),
     Case(Fail(403, f"Not yours {KEY}"), "permission", 403),
     Case(Fail(429, "Slow down", retry_after=7), "throttled", 429),

@@ -17,7 +17,7 @@ from weakincentives.testing.scenarios import Step as Played
 
 
 def play(step: Played) -> Step:
-    """LiteLLM reads a web page as a failure of the server, so malformed means broken JSON."""
+    """LiteLLM treats a web page as a server failure, so malformed means broken JSON."""
     return (
         Raw(b"{") if isinstance(step, ProviderFault) and step.code == "malformed" else played(step)
     )
@@ -28,7 +28,7 @@ def harness(
     sent: Callable[[Request], SentRequest],
     lacks: Capability = Capability(0),  # noqa: B008 - immutable
 ) -> HttpHarness:
-    # Any: prompts of every output
+    # Any: prompts with any output type
     def make(server: ScriptedServer, **changes: Any) -> LiteLLMAdapter:
         return connect(server, model, **changes)
 
@@ -45,7 +45,7 @@ HARNESSES = {
         Capability.CODES | Capability.ARGUMENTS | Capability.REFUSAL,
     ),
 }
-# What LiteLLM makes of a stream: a refusal is gone from it, and one that holds nothing is an empty
+# LiteLLM's version of a stream: it drops refusals, and an empty stream is an empty
 # answer.
 LOST_IN_STREAMS = {"a refusal", "no reply"}
 WHOLE = ("execute", "execute_async", "evaluate", "evaluate_async")
@@ -80,4 +80,4 @@ def test_only_scenarios_unsupported_by_the_messages_api_are_skipped() -> None:
 )
 def test_soak_runs_the_litellm_subjects(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
-    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret
+    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - not a secret

@@ -16,9 +16,9 @@ from weakincentives.runtime.session import Session
 GIVEN = "given.to.the.provider.0123456789"
 
 
-# Any: options of every kind.
+# Any: options of all types.
 def failure(message: str, model: str = OPENAI, **arguments: Any) -> str:
-    """All texts of a failing request, its traceback too; the provider's text is `message`."""
+    """Returns all texts of a request that fails with `message`, including its traceback."""
     session = Session()
     with ScriptedServer(Fail(400, message)) as server:
         adapter = connect(server, model, **{"api_key": None, **arguments})

@@ -1,8 +1,8 @@
-"""The tools of ten MCP servers over LiteLLM: no provider refuses a schema of theirs."""
+"""The tools of ten MCP servers over LiteLLM: no provider rejects any of their schemas."""
 
 import pytest
 
-from support.external_tools import foreign_prompt
+from support.external_tools import external_prompt
 from support.messages_api import check_tools
 from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer
@@ -31,5 +31,5 @@ def test_tools_of_ten_mcp_servers_are_accepted(model: str, monkeypatch: pytest.M
     with ScriptedServer(check) as server:
         url = server.openai_url if model.startswith("openai/") else server.url
         adapter = LiteLLMAdapter(model, base_url=url, api_key="sk-test-test", max_retries=0)
-        adapter.evaluate(foreign_prompt(), session=Session())
+        adapter.evaluate(external_prompt(), session=Session())
     assert count == 138

@@ -28,7 +28,7 @@ entry_points = pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 
 
 def all_at_once(adapter: Any, seconds: float) -> None:  # Any: as above
-    """Evaluations that must end by a deadline."""
+    """Runs concurrent evaluations that must end by a deadline."""
 
     def evaluate_by(entry_point: EntryPoint) -> None:
         with pytest.raises(DeadlineExceededError):
@@ -40,7 +40,7 @@ def all_at_once(adapter: Any, seconds: float) -> None:  # Any: as above
 
 @pytest.fixture(autouse=True, scope="module")
 def warm() -> None:
-    """LiteLLM imports half of itself at its first call of a route."""
+    """LiteLLM imports many modules at the first call of a route."""
     for model in (OPENAI, ANTHROPIC):
         with ScriptedServer(*[Say("Hello.")] * 4) as server:
             for entry_point in ENTRY_POINTS:
@@ -52,7 +52,7 @@ def warm() -> None:
 def test_deadline_ends_every_evaluation_and_its_connection(model: str, behaviour: str) -> None:
     def attempt(seconds: float) -> bool | None:
         with HostileServer(BEHAVIOURS[behaviour]) as server:
-            # a flood may bring the usual bound before the deadline
+            # a flood could reach the usual limit before the deadline
             all_at_once(connect(server, model, max_reply_bytes=10**12), seconds)
             assert server.left()
         return len(server.requests) >= len(ENTRY_POINTS) or None
@@ -68,7 +68,7 @@ def test_deadline_ends_retries(model: str) -> None:
     def attempt(seconds: float) -> bool | None:
         with HostileServer(retry_later(seconds + 4)) as server:
             adapter = connect(server, model)
-            if model == ANTHROPIC:  # LiteLLM retries nothing there
+            if model == ANTHROPIC:  # LiteLLM does not retry there
                 for entry_point in ENTRY_POINTS:
                     with pytest.raises(PromptEvaluationError, match="throttled"):
                         entry_point(adapter, Session(), Deadline.after(SOON))
@@ -86,7 +86,7 @@ def test_deadline_ends_retries(model: str) -> None:
 def failure(
     entry_point: EntryPoint, adapter: Any, deadline: float | None = None
 ) -> tuple[PromptEvaluationError, str]:
-    """The error of an evaluation, and all that is told of it."""
+    """Returns an evaluation's error, and every report of it."""
     session = Session()
     with pytest.raises(PromptEvaluationError) as caught:
         entry_point(adapter, session, None if deadline is None else Deadline.after(deadline))

@@ -1,5 +1,5 @@
-"""Streams over the real LiteLLM: what its stream wrapper adds, drops or refuses does not reach the
-response.
+"""Streams over the real LiteLLM: additions, omissions and rejections by its stream wrapper do not
+reach the response.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from weakincentives.limits import TokenUsage
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 
-# Any: events of every kind, prompts of every output.
+# Any: events of all types, prompts with any output type.
 type Stream = Callable[[LiteLLMAdapter, Session], list[Any]]
 
 
@@ -180,7 +180,7 @@ TURN: dict[str, Any] = {**MESSAGE, "content": BLOCKS, "stop_reason": "tool_use"}
 
 
 def block_events(index: int, block: dict[str, Any]) -> list[dict[str, Any]]:
-    """A block of an Anthropic answer as the events of a stream, its text in two pieces."""
+    """Returns a block of an Anthropic answer as stream events, with its text in two chunks."""
     start = dict(block)
     deltas: list[dict[str, Any]] = []
     if block["type"] == "thinking":
@@ -242,7 +242,7 @@ def test_event_of_ten_megabytes_is_decoded_quickly(run: Stream) -> None:
         start = time.thread_time()
         events = run(connect(server), Session())
     assert len(events[-1].response.text) == len(text)
-    assert time.thread_time() - start < 10  # a reading that copies what has come takes a minute
+    assert time.thread_time() - start < 10  # copying the text so far would take a minute
 
 
 def evaluate(adapter: LiteLLMAdapter) -> object:

@@ -1,4 +1,4 @@
-"""The stores that durable runs are tested on."""
+"""The stores for tests of durable runs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewRunStore:
-    """Gives a new store with a folder for its facts."""
+    """Returns a function that creates a store with a folder for its facts."""
     numbers = count(1)
 
     def new() -> RunStore:
@@ -40,7 +40,7 @@ def new(new_store: NewRunStore) -> NewRunStore:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
-    """A store whose database has no tables; on SQLite its file does not exist."""
+    """Returns a store whose database has no tables; on SQLite, its file does not exist."""
     if request.param == "sqlite":
         return RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
     return RunStore(request.getfixturevalue("postgres").empty_database(), tmp_path)

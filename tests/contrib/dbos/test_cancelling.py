@@ -1,4 +1,4 @@
-"""Cancelled and deleted runs: whatever a run does at that moment, it begins nothing more."""
+"""Cancelled and deleted runs: whatever a run is doing at that moment, it starts nothing new."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def check_cancelled(runs: DurableRuns) -> None:
 
 
 def canceller(store: RunStore) -> Work:
-    """The work of another process, which serves no queue."""
+    """Returns the work of another process, which does not serve a queue."""
 
     def work() -> None:
         runs = store.open("client")
@@ -80,7 +80,7 @@ def test_parallel_nested_runs_end_when_another_process_cancels_the_run(
     store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
 
     def hold(place: str) -> None:
-        """Keeps all requests and calls inside calls open until the run is cancelled."""
+        """Keeps all requests, and calls in nested runs, open until the run is cancelled."""
         if place == "in provider" and len(store.facts.read()) > 2:
             until(lambda: ["cancelled"] in store.facts.read())
 
@@ -92,7 +92,9 @@ def test_parallel_nested_runs_end_when_another_process_cancels_the_run(
         until(lambda: "was cancelled during execution" in store.log.read_text())
 
     worker = start_process(work, store.log)
-    until(lambda: len(store.facts.read()) == 6)  # a request and a call, and those of three helpers
+    until(
+        lambda: len(store.facts.read()) == 6
+    )  # a request and a call, and those of three nested runs
     run_in_process(store, canceller(store))
     assert wait_for_process(worker) == 0, store.log.read_text()
     facts = store.facts.read()
@@ -139,7 +141,7 @@ def test_resumed_run_can_be_cancelled(new: NewRunStore) -> None:
 
 
 def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> None:
-    """Cancels a run in the moment in which it is about to wait."""
+    """Cancels a run at the moment when it is about to be suspended."""
     frozen = replace(store, hook=Kill(place, passed, freezing(store)))
 
     def work() -> None:
@@ -157,14 +159,14 @@ def check_cancelled_while_it_ends(store: RunStore, place: str, passed: int) -> N
         os.kill(worker, signal.SIGCONT)
         code = wait_for_process(worker)
     assert code == 0, store.log.read_text()
-    run_in_process(store, canceller(store))  # once more, which changes nothing
+    run_in_process(store, canceller(store))  # cancelling again changes nothing
     assert payments(store) == []
 
 
 # What is stored: 0 start and answer, note, pay is asked, the row of the suspended run.
 def test_run_can_be_cancelled_while_it_suspends(new: NewRunStore) -> None:
     places = [("after commit", 1), ("after commit", 2), ("after commit", 3)]
-    if not new().url.startswith("sqlite"):  # where any writer locks everybody out
+    if not new().url.startswith("sqlite"):  # where a writer locks the whole file
         places += [("before insert", 3), ("before commit", 3)]
     for place, passed in places:
         check_cancelled_while_it_ends(new(), place, passed)

@@ -1,4 +1,4 @@
-"""The columns of the table of combinations for durable runs: the log is in a real database."""
+"""The columns for durable runs in the table of combinations; the log is in a real database."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ def table(new_store: Callable[[], RunStore]) -> Iterator[SqlLogTable]:
 
 
 def cells() -> list[object]:
-    """Returns the cells that are not empty, or one a row, each day another one."""
+    """Returns the cells that are not empty, or one per row, a different one each day."""
     return [
         pytest.param(row.name, face, id=f"{row.name}-{face}")
         for number, row in enumerate(TABLE)
@@ -44,7 +44,7 @@ def without_payments(shape: Shape) -> Shape:
 
 
 def compared(end: Outcome) -> Outcome:
-    """Files in memory go with a process, and a request without a stored answer is sent again."""
+    """Removes files in memory, which end with a process, and repeated requests."""
     return end._replace(files={}, asked=sorted({*end.asked}))
 
 
@@ -62,7 +62,7 @@ def test_durable_run_matches_the_oracle(row: str, face: Face, table: SqlLogTable
 
 @pytest.mark.parametrize(("row", "face"), cells())
 def test_crashed_durable_run_matches_the_oracle(row: str, face: Face, table: SqlLogTable) -> None:
-    shape, chance = without_payments(SHAPES[row]), Random(row)  # noqa: S311 - no secret
+    shape, chance = without_payments(SHAPES[row]), Random(row)  # noqa: S311 - not a secret
     for seed in runs(row):
         tree = seeded(shape, seed)
         crashes = [Crash(chance.randint(1, 8), chance.random() < 0.5) for _ in range(3)]

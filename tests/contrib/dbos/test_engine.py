@@ -1,4 +1,4 @@
-"""Runs on DBOS from start to end: results, sessions, failures, logs, and what an entry costs."""
+"""Runs on DBOS from start to end: results, sessions, failures, logs, and the cost of an entry."""
 
 import json
 import os
@@ -39,8 +39,8 @@ from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
 
 
-def void(_: object) -> None:
-    """Makes a statement of an expression."""
+def discard(_: object) -> None:
+    """Discards the value, so that a lambda can return `None`."""
 
 
 def test_run_returns_its_execution_and_its_session(new_store: NewRunStore) -> None:
@@ -81,12 +81,14 @@ def test_stored_rows_replay_a_run_without_requests_or_calls(new_store: NewRunSto
     run_in_process(store, store.work())
     table = MemoryLogTable()
     table.rows["run"] = [row for row, _ in read_log(store)]
-    nowhere = agent(Facts(Path("/nonexistent/facts")))  # where no request or call can be noted
+    nowhere = agent(
+        Facts(Path("/nonexistent/facts"))
+    )  # where requests and calls cannot be recorded
     assert execute_run(nowhere, to_input(Job("run")), table, "run") == store.result()
 
 
 def test_dbos_step_of_a_tool_is_not_recorded_as_a_step_of_its_run(new_store: NewRunStore) -> None:
-    """Steps have numbers, and the next life would take that of one call for that of another."""
+    """Steps have numbers, so the next process would mistake one call's step for another's."""
     store, passed = new_store(), list[int]()
     story = [*[calls(("square", f'{{"a": {a}}}')) for a in (2, 3)], STORY[-1]]
 
@@ -130,10 +132,10 @@ def with_runs_of_another_version(store: RunStore, use: Callable[[DurableRuns], N
 
 
 def test_process_of_another_version_does_not_take_a_run(new_store: NewRunStore) -> None:
-    """What this relies on is DBOS's: runs wait for their `application_version`."""
+    """This relies on DBOS, where a run waits for a process of its `application_version`."""
     store = new_store()
     slow = replace(store, hook=lambda place: time.sleep(60) if place == "in tool" else None)
-    with_runs(slow, lambda runs: void(runs.start("agent", Job("it"), run_id="run")))
+    with_runs(slow, lambda runs: discard(runs.start("agent", Job("it"), run_id="run")))
     begun = len(store.facts.read())
 
     def look(runs: DurableRuns) -> None:
@@ -159,7 +161,7 @@ def test_process_of_another_version_does_not_take_a_run(new_store: NewRunStore) 
         assert runs.find("agent", "run").result().output == Answer(12)
 
     with_runs_of_another_version(store, find)
-    assert re.findall(warning, store.log.read_text()) == warnings  # a run that is over needs none
+    assert re.findall(warning, store.log.read_text()) == warnings  # a finished run needs none
 
 
 def test_second_live_process_with_the_same_executor_id_is_rejected(new_store: NewRunStore) -> None:
@@ -176,13 +178,15 @@ def test_second_live_process_with_the_same_executor_id_is_rejected(new_store: Ne
     try:
         while not store.facts.read():
             time.sleep(0.01)
-        assert wait_for_process(start_process(lambda: void(store.open("slot-1")), store.log)) != 0
+        assert (
+            wait_for_process(start_process(lambda: discard(store.open("slot-1")), store.log)) != 0
+        )
         assert "another process that is alive has executor_id 'slot-1'" in store.log.read_text()
-        run_in_process(store, lambda: void(store.open("slot-2")))
+        run_in_process(store, lambda: discard(store.open("slot-2")))
     finally:
         os.kill(first, signal.SIGKILL)
         wait_for_process(first)
-    run_in_process(store, lambda: void(store.open("slot-1")))
+    run_in_process(store, lambda: discard(store.open("slot-1")))
 
 
 def test_orphaned_child_does_not_keep_the_executor_id_in_sqlite(
@@ -196,7 +200,7 @@ def test_orphaned_child_does_not_keep_the_executor_id_in_sqlite(
 
     run_in_process(store, parent)
     try:
-        run_in_process(store, lambda: void(store.open("slot-1")))
+        run_in_process(store, lambda: discard(store.open("slot-1")))
     finally:
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
@@ -224,7 +228,7 @@ def test_cost_of_a_step_is_independent_of_conversation_length(new_store: NewRunS
 
         def use(runs: DurableRuns, steps: int = 2 * turns + 2) -> None:
             took: list[float] = []
-            for _ in range(4):  # the best, since threads that poll take time, too
+            for _ in range(4):  # the best one counts, because polling threads take time, too
                 started = time.process_time()
                 runs.start("agent", Job("it")).result()
                 took.append((time.process_time() - started) / steps)
@@ -233,7 +237,7 @@ def test_cost_of_a_step_is_independent_of_conversation_length(new_store: NewRunS
         with_runs(plan, use)
         seconds[turns] = json.loads((store.folder / "seconds").read_text())
     assert seconds[96] <= (0.01 if store.url.startswith("sqlite") else 0.02)
-    # with a cost that grows with the conversation it would be 4
+    # if the cost grew with the conversation, it would be 4
     assert seconds[96] <= 2 * seconds[24]
 
 

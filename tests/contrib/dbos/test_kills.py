@@ -1,5 +1,5 @@
-"""Processes are killed by SIGKILL wherever it could hurt; the next process ends the run and
-repeats one request or call at most.
+"""Processes are killed with SIGKILL wherever it could do harm; the next process completes the run
+and repeats at most one request or call.
 """
 
 import json
@@ -49,7 +49,7 @@ PLACES = {
     "before provider": 0,
     "in provider": 1,
     "before tool": 0,
-    "in tool": None,  # 0 for a tool that runs at most once
+    "in tool": None,  # zero for a tool that runs at most once
     "before insert": None,  # the effect is over
     "before commit": None,
     "after commit": 0,
@@ -80,7 +80,7 @@ def test_uninterrupted_run_performs_every_effect_once(new_store: NewRunStore) ->
 
 
 def chat_turn(store: RunStore, run_id: str, before: str | None) -> Work:
-    """The work of a process that sends a message, and writes the conversation down."""
+    """Returns the work of a process that sends a message and writes the conversation to a file."""
 
     def work() -> None:
         runs = store.open()
@@ -98,7 +98,7 @@ def chat_turn(store: RunStore, run_id: str, before: str | None) -> Work:
 
 
 def chat(store: RunStore) -> Story:
-    """Nobody disturbs the turns, each of which is a process."""
+    """Runs undisturbed turns, each in its own process."""
     whole: str | None = None
     for turn in ("Hi", "So?"):
         assert (yield start_process(chat_turn(store, turn, whole), store.log)) == 0, (
@@ -109,7 +109,7 @@ def chat(store: RunStore) -> Story:
 
 # --- Killed from outside, at any time
 
-# What may run again: the answers are those of a chat that nobody disturbs.
+# Requests and calls may be repeated, but the answers are those of an undisturbed chat.
 CHAT = (
     calls(("note", '{"a": 1}'), ("fail", '{"a": 2}')),
     calls(("nonsense", "{}"), ("note", '{"a": "x"}'), ("look", "{}")),
@@ -122,7 +122,7 @@ CHAT = (
 
 
 def chat_killed_at_random(store: RunStore, chance: random.Random, kills: list[str]) -> Story:
-    """Each turn is taken up until it ends before it is killed."""
+    """Resumes each turn until it ends before it is killed."""
     store = replace(store, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
     whole: str | None = None
     launches = count(1)
@@ -139,8 +139,8 @@ def chat_killed_at_random(store: RunStore, chance: random.Random, kills: list[st
 
 
 def check_chats_killed_at_random(new_store: NewRunStore, kills: int) -> None:
-    """Kills processes of chats `kills` times or some more."""
-    plain, chance = replace(new_store(), story=CHAT), random.Random(1)  # noqa: S311 - no secret
+    """Kills chat processes at least `kills` times."""
+    plain, chance = replace(new_store(), story=CHAT), random.Random(1)  # noqa: S311 - not a secret
     together([chat(plain)])
     disturbed: list[tuple[RunStore, list[str]]] = []
 
@@ -180,7 +180,7 @@ def test_random_kills_lose_no_run_and_repeat_at_most_one_effect_each(
     new_store: NewRunStore,
 ) -> None:
     repeated: list[int] = []
-    chances = [random.Random(seed) for seed in range(4)]  # noqa: S311 - no secret
+    chances = [random.Random(seed) for seed in range(4)]  # noqa: S311 - not a secret
     together(killed_at_random(new_store(), KILLS // 4, chance, repeated) for chance in chances)
     assert sum(repeated) > 0 or not FULL, "no kill hit an effect"
 
@@ -196,7 +196,7 @@ BOOK_PLACES = [
 ]
 
 
-# Here they are: 0 start and answer, 1 order 200 with what is inside, answer, 3 book 3, 4 order 202.
+# Here they are: 0 start and answer, 1 order 200 with its nested run, answer, 3 book 3, 4 order 202.
 ORDERED = [
     calls(("order", '{"a": 200}')),
     calls(("book", '{"a": 3}'), ("order", '{"a": 202}')),
@@ -246,7 +246,7 @@ ORDERS = [
         (BOOKED, BOOK_PLACES, BOOKS, "books.db"),
         (ORDERED, ORDER_PLACES, ORDERS, "runs.db"),  # in the database of DBOS, also on SQLite
     ],
-    ids=["alone", "with a run inside"],
+    ids=["one run", "with a nested run"],
 )
 def test_transactional_tool_effect_is_committed_together_with_its_entry(
     new_store: NewRunStore,

@@ -1,4 +1,4 @@
-"""The table of the logs on real databases: its making, its transactions and its failures."""
+"""The table of logs on real databases: its creation, its transactions and its failures."""
 
 import time
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_processes_that_start_together_create_the_tables_once(new_store: NewRunS
 
 
 def test_new_attempt_sees_rows_that_the_older_one_is_committing(postgres: Postgres) -> None:
-    """Also where the application has chosen another isolation for its database."""
+    """This holds even if the application has chosen another isolation level for its database."""
     url = postgres.database()
     engine = sqlalchemy.create_engine(url, isolation_level="REPEATABLE READ")
     table = SqlLogTable(dbos.SQLAlchemyDatasource.create(url, engine=engine))

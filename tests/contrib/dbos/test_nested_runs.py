@@ -1,4 +1,4 @@
-"""Runs inside tool calls, whose processes are killed: no answered request is sent again."""
+"""Nested runs whose processes are killed: no answered request is sent again."""
 
 import json
 import random
@@ -27,12 +27,12 @@ from support.sizes import KILLS, todays
 
 
 def requests(facts: Sequence[Sequence[str]]) -> Counter[str]:
-    """How often the model was asked what, such as `helper-3:0`."""
+    """Returns how often the model got each request, such as `helper-3:0`."""
     return Counter(words[2] for words in facts if words[0] == "provider")
 
 
 def answered(store: RunStore) -> list[str]:
-    """What the model was asked of which the log has the answer."""
+    """Returns the requests whose answers are in the log."""
     found, names = list[str](), {"": "first"}
     for row, _ in read_log(store):
         line = json.loads(row.line)
@@ -45,7 +45,7 @@ def answered(store: RunStore) -> list[str]:
 
 
 def asked_last(store: RunStore) -> Counter[str]:
-    """What the model was asked in the last life."""
+    """Returns the requests to the model in the last process."""
     facts = store.facts.read()
     last = max(at for at, words in enumerate(facts) if words == ["launched"])
     return requests(facts[last:])
@@ -81,7 +81,7 @@ def test_killed_nested_run_does_not_repeat_answered_requests(
 
 
 def killed_at_random(store: RunStore, chance: random.Random, kills: list[str]) -> Story:
-    """The run is taken up until it ends before it is killed."""
+    """Resumes the run until it ends before it is killed."""
     slow = replace(store, hook=lambda place: time.sleep(0.01) if place[:3] == "in " else None)
     before: list[str] = []
     for lives in count(1):
@@ -100,7 +100,7 @@ def killed_at_random(store: RunStore, chance: random.Random, kills: list[str]) -
 
 
 def calls_open(store: RunStore) -> bool:
-    """Whether the log ends inside a call."""
+    """Returns whether the log ends inside a call."""
     paths = {row.path.split("/")[0] for row, _ in read_log(store) if row.path}
     done = {
         json.loads(row.line)["entry"]["key"].split("/")[0]
@@ -114,7 +114,7 @@ def calls_open(store: RunStore) -> bool:
 def test_parallel_calls_with_nested_runs_survive_random_kills(
     new_store: NewRunStore, *, counts: bool
 ) -> None:
-    """A session counts events in order, without those of discarded parallel calls."""
+    """A session counts events in order, except those of discarded parallel calls."""
     kills: list[str] = []
     chances = map(random.Random, count(100 * counts))
 

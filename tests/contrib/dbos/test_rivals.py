@@ -38,7 +38,7 @@ def stopped_attempts(store: RunStore) -> int:
 
 
 def first_worker(store: RunStore) -> Work:
-    """Begins the run, and ends when the attempt has noticed that there is a newer one."""
+    """Begins the run, and ends when its attempt has noticed a newer one."""
 
     def work() -> None:
         runs = store.open("first")
@@ -52,7 +52,7 @@ def first_worker(store: RunStore) -> Work:
 
 
 def second_worker(store: RunStore) -> Work:
-    """Takes the run up, as a failover does."""
+    """Resumes the run, as a failover does."""
 
     def work() -> None:
         runs = store.open("second")
@@ -64,7 +64,7 @@ def second_worker(store: RunStore) -> Work:
 
 
 def read_settled_log(store: RunStore) -> list[tuple[Row, int]]:
-    """Reads the log once the server has ended what a frozen worker had sent, such as a commit."""
+    """Reads the log once the server has completed a frozen worker's statements, such as COMMIT."""
     rows = read_log(store)
     while True:
         time.sleep(0.5)
@@ -74,9 +74,9 @@ def read_settled_log(store: RunStore) -> list[tuple[Row, int]]:
 
 
 def freeze(store: RunStore, place: str, passed: int) -> tuple[int, int]:
-    """Freezes a worker at a place, and lets another one finish the run; then the first wakes up.
+    """Freezes a worker at a place and lets another one finish the run; then the first wakes up.
 
-    Returns how many rows the first one has stored, and how many there are.
+    Returns the number of rows that the first worker has stored, and the number of all rows.
     """
     hook = Kill(place, passed, freezing(store))
     first = start_process(first_worker(replace(store, hook=hook)), store.log)
@@ -84,7 +84,7 @@ def freeze(store: RunStore, place: str, passed: int) -> tuple[int, int]:
     try:
         before = read_settled_log(store)
         second = start_process(second_worker(store), store.log)
-        until(lambda: store.done(["run"]), 60)  # and does not wait for the first one
+        until(lambda: store.done(["run"]), 60)  # without waiting for the first one
         assert wait_for_process(second) == 0, store.log.read_text()
         rows, result = read_log(store), store.result()
         assert stopped_attempts(store) == 0
@@ -100,7 +100,7 @@ def freeze(store: RunStore, place: str, passed: int) -> tuple[int, int]:
 
 
 def sent(store: RunStore) -> Counter[str]:
-    """How often each call was performed that must not run twice."""
+    """Returns how often each call was performed that must not run twice."""
     facts = [words for words in store.facts.read() if words[0] == "tool"]
     return Counter(words[2] for words in facts if words[1] in AT_MOST_ONCE)
 
@@ -108,7 +108,7 @@ def sent(store: RunStore) -> Counter[str]:
 def check_freeze(store: RunStore, place: str, passed: int) -> None:
     stored, rows = freeze(store, place, passed)
     assert stored < rows
-    assert check(store) <= 1  # the effect in which the worker was frozen
+    assert check(store) <= 1  # the effect during which the worker was frozen
     assert max(sent(store).values()) == 1
 
 
@@ -117,7 +117,7 @@ def test_frozen_worker_stores_nothing_after_another_takes_its_run(
 ) -> None:
     places = [("in provider", 0), ("in provider", 3), ("after commit", 3)]
     places += [("in tool", passed) for passed in todays(range(7))]
-    if not new_store().url.startswith("sqlite"):  # where any writer locks everybody out
+    if not new_store().url.startswith("sqlite"):  # where a writer locks the whole file
         places += [("before insert", 3), ("before commit", 0), ("before commit", 4)]
     for place, passed in places:
         check_freeze(new_store(), place, passed)
@@ -140,11 +140,11 @@ def test_worker_frozen_in_a_nested_run_stores_nothing_after_a_takeover(
 def test_worker_frozen_before_its_attempt_repeats_no_at_most_once_call(
     new_store: NewRunStore, asked: int
 ) -> None:
-    """It wakes up when the other one is in the middle of the run, and begins a newer attempt."""
+    """It wakes up while the other worker is in the middle of the run, and begins a new attempt."""
     store = new_store()
 
     def hold(place: str) -> None:
-        """Blocks the other one in its first call until the first one has come so far."""
+        """Blocks the other worker in its first call until the first one has got that far."""
         if place == "in tool":
             until(lambda: [it[0] for it in store.facts.read()].count("provider") >= asked)
 
@@ -165,7 +165,7 @@ def test_worker_frozen_before_its_attempt_repeats_no_at_most_once_call(
 
 
 def rival(store: RunStore, name: str, chance: random.Random) -> Work:
-    """Takes the run up again and again while it runs, here or in another process."""
+    """Resumes the run repeatedly while it runs, here or in another process."""
 
     def work() -> None:
         runs = store.open(name)
@@ -182,7 +182,7 @@ def rival(store: RunStore, name: str, chance: random.Random) -> Work:
 
 
 def run_with_rivals(store: RunStore, chance: random.Random) -> int:
-    """Returns how many attempts there were."""
+    """Returns the number of attempts."""
     slow = replace(store, hook=lambda place: time.sleep(0.02) if place[:3] == "in " else None)
     names = ("first", "second", "third")
     pids = [
@@ -201,7 +201,7 @@ def test_concurrent_attempts_repeat_at_most_one_effect_each(
     attempts = 0
     for seed in range(5):
         store = new_store()
-        made = run_with_rivals(store, random.Random(seed))  # noqa: S311 - no secret
+        made = run_with_rivals(store, random.Random(seed))  # noqa: S311 - not a secret
         assert check(store) <= made - 1
         attempts += made
     assert attempts > 10
@@ -211,7 +211,7 @@ def test_concurrent_attempts_with_parallel_nested_runs_end_alike(new_store: NewR
     attempts = 0
     for seed in range(3):
         store = replace(new_store(), story=PARALLEL, helps=True, parallel=True)
-        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - no secret
+        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - not a secret
         check_nested(store)
     assert attempts > 6
 
@@ -226,6 +226,6 @@ def test_concurrent_attempts_commit_a_transactional_effect_once(
         store = replace(store, books=store.url.replace("runs.db", "books.db"), story=story)
         assert store.books is not None
         make_books(store.books)
-        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - no secret
+        attempts += run_with_rivals(store, random.Random(seed))  # noqa: S311 - not a secret
         assert read_books(store.books) == [(f"run:{a + 1}/c0", a) for a in range(0, 8, 2)]
     assert attempts > 6

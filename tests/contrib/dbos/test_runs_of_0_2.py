@@ -1,4 +1,4 @@
-"""A database of durable runs by weakincentives 0.2.0 is still read: see `tests/data/0.2`."""
+"""A database with durable runs from weakincentives 0.2.0 is still read: see `tests/data/0.2`."""
 
 from pathlib import Path
 from shutil import copy

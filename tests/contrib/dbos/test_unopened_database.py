@@ -1,4 +1,4 @@
-"""Waiting runs of a database that no worker has opened, or that is another one."""
+"""Pending runs in a database that no worker has opened, or in a wrong database."""
 
 from pathlib import Path
 

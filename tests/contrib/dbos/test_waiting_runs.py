@@ -46,10 +46,10 @@ from weakincentives.evaluation.suspension import Suspension
 
 
 def decider(store: RunStore, run_ids: Sequence[str] = ("run",)) -> Work:
-    """The work of a process without workers that approves all calls until the runs are over."""
+    """Returns the work of a process without workers that approves all calls until the runs end."""
 
     def work() -> None:
-        until(lambda: ["launched"] in store.facts.read())  # and the database has its tables
+        until(lambda: ["launched"] in store.facts.read())  # so the database has its tables
         with open_waiting_runs(store.url) as runs:
             until(lambda: approve_all(runs) or store.done(run_ids) or over())
         store.facts.add("approved")
@@ -72,7 +72,7 @@ def notes(store: RunStore, run_id: str = "run") -> list[str]:
 
 @cache
 def whole(run_id: str = "run") -> Json:
-    """The result of a run that nobody disturbs."""
+    """Returns the result of an undisturbed run."""
     with TemporaryDirectory() as folder:
         facts = Facts(Path(folder) / "facts")
         made = agent(facts, story=PAID, extra=asking(facts))
@@ -118,7 +118,7 @@ def test_listed_suspended_run_has_the_status_waiting(new: NewRunStore) -> None:
     def use(runs: DurableRuns) -> None:
         for number, run_id in enumerate(run_ids, 1):
             run = runs.start("agent", Job(run_id), run_id=run_id)
-            while len(runs.waiting()) < number:  # no pause: the workflow has not ended by then
+            while len(runs.waiting()) < number:  # without a pause: the workflow is still running
                 pass
             assert run.status == "waiting"
 
@@ -133,7 +133,7 @@ def test_suspended_run_occupies_no_worker_and_outlives_all_of_them(new: NewRunSt
         started = [
             runs.start("agent", Job(run_id), run_id=run_id, queue="jobs") for run_id in run_ids
         ]
-        # though one worker takes one at a time, and none of them is unfinished business of it
+        # although a worker takes one run at a time, none of these is left to it unfinished
         until(lambda: {run.status for run in started} == {"waiting"})
         assert len(runs.waiting()) == len(run_ids)
         kill_me()
@@ -145,7 +145,7 @@ def test_suspended_run_occupies_no_worker_and_outlives_all_of_them(new: NewRunSt
         with open_waiting_runs(store.url) as runs:
             for waiting in runs.waiting():
                 runs.decide(waiting.wait_id, everything(waiting))
-            assert runs.waiting() == []  # and no worker is there
+            assert runs.waiting() == []  # without any worker
 
     run_in_process(store, decide_all)
     assert store.facts.read() == facts
@@ -250,9 +250,10 @@ def test_decision_takes_effect_if_its_process_is_killed_between_writes(new: NewR
 
 
 def check_paid(store: RunStore, run_id: str = "run") -> bool:
-    """Nothing is paid twice, and the run ends as it should; tells whether all outcomes are known.
+    """Checks that nothing is paid twice and that the run ends correctly; returns whether all
+    outcomes are known.
 
-    A payment in which the worker was killed is unknown to the model.
+    The model does not know the outcome of a payment during which the worker was killed.
     """
     paid, result = payments(store, run_id), store.result(run_id)
     assert len(paid) == len(set(paid))
@@ -303,7 +304,7 @@ def killed_at_random(store: RunStore, kills: int, chance: random.Random) -> Stor
 
 
 def test_random_kills_lose_no_run_and_pay_nothing_twice(new: NewRunStore) -> None:
-    chances = [random.Random(seed) for seed in range(2)]  # noqa: S311 - no secret
+    chances = [random.Random(seed) for seed in range(2)]  # noqa: S311 - not a secret
     together(killed_at_random(new(), 5, chance) for chance in chances)
 
 

@@ -1,4 +1,4 @@
-"""`wink runs` on real databases, in a process that runs no agent."""
+"""`wink runs` on real databases, in a process without agents."""
 
 import json
 import sqlite3
@@ -50,7 +50,7 @@ def decide_until_the_end(runs: DurableRuns, run_id: str) -> None:
 
 
 def start_runs_of_each_status(store: RunStore) -> None:
-    """Leaves runs whose ids are their statuses, the oldest first, and a workflow `other`."""
+    """Creates runs whose ids are their statuses, oldest first, and a workflow `other`."""
 
     def work() -> None:
         runs = store.open()
@@ -79,7 +79,7 @@ def listed(wink: Wink, url: str, *options: str) -> dict[str, Json]:
 
 
 def rows(url: str, run_id: str) -> dict[str, int]:
-    """The number of rows that each table has of a run and of its parts."""
+    """Returns the number of rows in each table for a run and its parts."""
     status = "workflow_status" if url.startswith("sqlite") else "dbos.workflow_status"
     columns = {
         status: "workflow_uuid",
@@ -98,7 +98,7 @@ def rows(url: str, run_id: str) -> dict[str, int]:
 
 
 def move_into_the_past(url: str, run_ids: Sequence[str], days: int) -> None:
-    """Changes when all parts of runs were started and ended."""
+    """Changes the times at which all parts of runs started and ended."""
     table = "workflow_status" if url.startswith("sqlite") else "dbos.workflow_status"
     for run_id in run_ids:
         execute(
@@ -131,7 +131,7 @@ def test_wink_runs_lists_cancels_deletes_and_cleans_runs_of_each_status(
     assert table[0][:3] == ["run", "agent", "status"]
     assert [line[:3] for line in table[1:]] == [[key, "agent", key] for key in runs]
 
-    # what is not over is not deleted, and nothing else either
+    # a run that has not ended is not deleted, nor is anything else
     for run_id in ("waiting", "running"):
         refused = wink("runs", "delete", store.url, "ended", run_id)
         assert refused.returncode == 2

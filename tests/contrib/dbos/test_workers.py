@@ -1,5 +1,5 @@
-"""Several workers on one PostgreSQL: one is killed, one freezes and wakes up, the server goes away;
-no run is lost.
+"""Several workers with one PostgreSQL server: one is killed, one freezes and wakes up, the server
+stops; no run is lost.
 """
 
 import logging
@@ -35,14 +35,14 @@ from support.durable_runs import STORY, Facts, Job, calls
 from weakincentives.contrib.durable.failover import WorkerFailover, lock_executor, release
 
 AT_ONCE = 4  # runs in one worker
-SILENT = 6.0  # seconds after which a worker counts as frozen
+SILENT = 6.0  # seconds after which a worker is considered frozen
 BOOKED = (*[calls(("book", f'{{"a": {a}}}')) for a in range(2, 14, 2)], STORY[-1])
 SHORT = (calls(("note", '{"a": 1}'), ("send", '{"a": 3}')), STORY[-1])
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    """A server with few databases: after a crash it looks through them all."""
+    """A server with few databases, because it checks all of them after a crash."""
     with postgres_server() as server:
         yield server
 
@@ -55,10 +55,10 @@ def store(postgres: Postgres, tmp_path: Path) -> RunStore:
 def worker(
     store: RunStore, executor_id: str, prepare: Callable[[Extra], object] = lambda engine: None
 ) -> None:
-    """Runs what is queued until there is a file named `over`; `prepare` takes the engine."""
+    """Executes queued runs until a file named `over` exists; `prepare` gets the engine."""
 
     def hook(place: str) -> None:
-        """Makes a tool slow, and obeys a request of `stop_in_tool` in the middle of it."""
+        """Makes a tool slow, and obeys a request from `stop_in_tool` in the middle of it."""
         if place not in ("in tool", "in book"):
             return
         time.sleep(0.02)
@@ -84,7 +84,7 @@ class Full(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg == "Taking over runs":
             logging.getLogger(record.name).removeHandler(self)
-            raise OSError("no room")
+            raise OSError("disk full")
 
 
 def clumsy(store: RunStore, executor_id: str) -> None:
@@ -94,7 +94,7 @@ def clumsy(store: RunStore, executor_id: str) -> None:
 
 
 def deaf(store: RunStore, executor_id: str) -> None:
-    """A worker whose connection breaks before it hears that its first claim has been committed."""
+    """A worker whose connection breaks before it is told that its first claim was committed."""
 
     def hear_nothing(engine: Extra) -> None:
         claiming: list[Extra] = []
@@ -115,8 +115,8 @@ def deaf(store: RunStore, executor_id: str) -> None:
 
 
 def client(store: RunStore, *batches: list[str]) -> None:
-    """Queues a batch of runs and writes down their results, each further one once there is a file
-    `batch`.
+    """Queues batches of runs and writes their results to a file; each batch after the first begins
+    once a file `batch` exists.
     """
     own = replace(store, facts_name="client")
     runs = own.open("client")
@@ -141,7 +141,7 @@ def begin_worker(store: RunStore, name: str) -> int:
 def processes(
     store: RunStore, workers: list[str], *batches: list[str]
 ) -> Generator[tuple[int, dict[str, int]]]:
-    """Worker processes and, when all of them listen to the queue, a client that asks for runs."""
+    """Starts workers and, once all of them listen to the queue, a client that asks for runs."""
     worker_pids = {name: begin_worker(store, name) for name in workers}
     clients: list[int] = []
     try:
@@ -167,7 +167,7 @@ def processes(
 
 
 def listens(store: RunStore, name: str, pid: int) -> bool:
-    """Whether a worker listens to the queue; fails where it has ended before."""
+    """Returns whether a worker listens to the queue; fails if it has ended."""
     assert os.waitpid(pid, os.WNOHANG) == (0, 0), f"worker {name} has ended"
     return (store.folder / f"{name}.ready").exists()
 
@@ -187,18 +187,18 @@ def stop_in_tool(store: RunStore, name: str, pid: int, number: signal.Signals) -
 
 
 def finish(store: RunStore, asking: int, run_ids: list[str]) -> None:
-    """Waits until all runs are over and the client has ended well."""
+    """Waits until all runs have ended and the client has exited successfully."""
     until(lambda: store.done(run_ids))
     assert wait_for_process(asking) == 0, (store.folder / "client.log").read_text()
 
 
 def done_by(store: RunStore, *workers: str) -> Counter[str]:
-    """How many effects each of the workers had."""
+    """Returns the number of effects of each worker."""
     return Counter({name: len(Facts(store.folder / name).read()) for name in workers})
 
 
 def gather(store: RunStore, *workers: str) -> None:
-    """Puts the facts of all workers together."""
+    """Collects the facts of all workers."""
     store.facts.path.write_text("".join((store.folder / name).read_text() for name in workers))
 
 
@@ -231,7 +231,7 @@ def test_hundred_runs_survive_a_frozen_and_a_killed_worker(store: RunStore) -> N
 def stop_while_they_go_on(
     store: RunStore, postgres: Postgres, run_ids: list[str], effects: int
 ) -> None:
-    """Stops the server after so many effects, as a crash would, and starts it again."""
+    """Stops the server after a number of effects, as a crash would, and restarts it."""
     with processes(store, ["a"], run_ids) as (asking, _):
         until(lambda: done_by(store, "a").total() > effects)
         postgres.stop()
@@ -266,10 +266,10 @@ def test_failed_takeover_is_retried_and_leaves_no_lock(
     run_ids = [f"run-{number}" for number in range(8)]
     with processes(store, ["b"], run_ids) as (asking, pids):
         stop_in_tool(store, "b", pids["b"], signal.SIGKILL)
-        # now, or it could do all runs before b begins
+        # now, because otherwise it could execute all runs before b starts
         pids["clumsy"] = begin_worker(store, "clumsy")
         finish(store, asking, run_ids)
-        assert "no room" in (store.folder / "clumsy.log").read_text()
+        assert "disk full" in (store.folder / "clumsy.log").read_text()
         with WorkerFailover(store.url, "b", every=0.3):
             pass
 

@@ -1,4 +1,4 @@
-"""L11, L13 and L14 for durable runs: one whose processes crash ends as if it had never been cut."""
+"""L11, L13 and L14 for durable runs: a run whose processes crash ends like an undisturbed one."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -43,7 +43,7 @@ def crashed(
 
 
 def without_files(end: Outcome) -> Outcome:
-    """A crash drops files in memory, and requests without a stored answer are sent again."""
+    """Removes files in memory, which a crash drops, and repeated requests."""
     return end._replace(files={}, asked=sorted({*end.asked}))
 
 
@@ -93,7 +93,7 @@ class Heard:
 
 
 def hearing(run_id: str) -> Session:
-    """A session whose state has the kind of each event."""
+    """Returns a session whose state contains the kind of each event."""
     session = Session()
     for kind in (PromptRendered, ProviderCalled, ToolInvoked, PromptExecuted):
         session[Heard].register(kind, lambda _, event: Append(Heard(type(event).__name__)))

@@ -79,13 +79,13 @@ def facts(tmp_path: Path) -> Facts:
 def attempt(
     agent: AnyAgent, held: Held | None = None, run_input: Json = INPUT
 ) -> tuple[Json, WatchedTable]:
-    """Performs an attempt after a crash that has left these rows; returns result and table."""
+    """Performs an attempt after a crash that left these rows; returns the result and the table."""
     table = WatchedTable(held or {})
     return perform(agent, table, run_input), table
 
 
 def lines(held: Held) -> list[tuple[str, Json]]:
-    """The path and the line of each row."""
+    """Returns the path and the line of each row."""
     return [(row.path, json.loads(row.line)) for rows in held.values() for row in rows]
 
 
@@ -98,7 +98,7 @@ def kinds(held: Held) -> list[str]:
 
 
 def inline(durable_agent: AnyAgent) -> tuple[Execution[Answer], str]:
-    """The same run without a log: what came of it, and the session."""
+    """Executes the same run without a log; returns its result and the session."""
     session = durable_agent.session("run")
     execution = durable_agent.main_loop.execute(
         durable_agent.prompt().bind(Job("it")), session=session
@@ -114,7 +114,7 @@ faces = pytest.mark.parametrize("face", FACES)
 
 
 def said_so_far(messages: Sequence[Message]) -> tuple[str, int]:
-    """The last words of the user, and how often the model has answered since."""
+    """Returns the user's last message, and how often the model has answered since then."""
     words, said = "", 0
     for message in messages:
         match message:
@@ -157,7 +157,7 @@ def test_interrupted_streamed_run_streams_only_unstored_text(facts: Facts, face:
 
 
 def test_log_entry_format_is_pinned(facts: Facts) -> None:
-    """Databases have rows that were written before; other ones need another `_LOG_FORMAT`."""
+    """Databases contain older rows, so a new format needs a new `_LOG_FORMAT`."""
     _, table = attempt(agent(facts))
     held = table.held[-1]
     assert [(row.path, row.position) for row in held["run"]] == [("", n) for n in range(19)]
@@ -326,7 +326,7 @@ REPEATABLE = ("note", "fail", "look", "replace", "late")
 
 
 def facts_of(held: Held) -> int:
-    """How many lines of `Facts` there are of what was stored, with a known outcome."""
+    """Returns the number of `Facts` lines for each stored entry with a known outcome."""
     done = 0
     for entry in entries(held):
         match entry:
@@ -492,7 +492,7 @@ def one_turn(*steps: Step) -> Script:
 
 
 def around(*inner: Script) -> Script:
-    """A run with a turn of several calls that each have a run inside."""
+    """Returns a run with a turn of several calls, each with a nested run."""
     return one_turn(*[Step("delegate", n, script) for n, script in enumerate(inner)])
 
 
@@ -539,12 +539,12 @@ TREES: Mapping[str, Tree] = {
 
 
 def comparable(end: Outcome) -> Outcome:
-    """Without what happened before a crash, and with what a crash keeps."""
+    """Returns an outcome without files, facts and requests, which differ after a crash."""
     return end._replace(files={}, facts=[], asked=[])
 
 
 def places(held: Held) -> set[tuple[str, str, int, str]]:
-    """Where entries are; what waits after a cut may be in another part of the run."""
+    """Returns the places of entries; after a crash, pending calls may be in another part."""
     return {
         (run_id.partition(":")[0], row.path, row.position, kind_of(row))
         for run_id, rows in held.items()
@@ -553,17 +553,17 @@ def places(held: Held) -> set[tuple[str, str, int, str]]:
 
 
 def payments(held: Held) -> int:
-    """How many calls had begun that must not run twice."""
+    """Returns the number of started calls that must not run twice."""
     return kinds(held).count("began")
 
 
 def answered(held: Held) -> int:
-    """How many answers of a provider are stored."""
+    """Returns the number of stored provider answers."""
     replies = [entry["reply"] for entry in entries(held) if entry["kind"] == "answered"]
     return sum(reply["kind"] == "assistant" for reply in replies)
 
 
-# unless all is played, a tree has one of the two faces, and the other one the next day
+# unless the run is full, a tree gets one of the two faces, and the other one the next day
 CUT_RUNS = [
     pytest.param(tree, face, id=f"{name}-{face}")
     for number, (name, tree) in enumerate(TREES.items())
@@ -588,7 +588,7 @@ def test_run_interrupted_anywhere_ends_the_same_and_repeats_nothing(tree: Tree, 
         assert Counter(end.facts) <= Counter(whole.facts)
         assert len(end.facts) == payments(table.held[-1]) - payments(held)
         if has_unknown(held):
-            continue  # the model calls again, and reads that it is unknown
+            continue  # the model calls again, and is told that the outcome is unknown
         assert comparable(end) == comparable(whole)
         assert places(again.held[-1]) == places(table.held[-1])
         assert Counter(end.asked) <= Counter(whole.asked)
@@ -651,7 +651,7 @@ def test_crash_repeats_at_most_the_interrupted_step_with_the_same_key(
         def crash(here: str) -> None:
             nonlocal passed
             passed += here == place
-            if here == place and passed == at + 1:  # noqa: B023 - called in this turn of the loop alone
+            if here == place and passed == at + 1:  # noqa: B023 - only called in this iteration
                 raise CrashError
 
         table = WatchedTable()
@@ -666,7 +666,7 @@ def test_crash_repeats_at_most_the_interrupted_step_with_the_same_key(
         result = perform(agent(facts, dynamic=dynamic), table)
         happened = Counter(map(tuple, facts.read()))
         repeated, lost = happened - plain, plain - happened
-        assert set(repeated) <= set(plain)  # the idempotency key is a part of the fact
+        assert set(repeated) <= set(plain)  # the idempotency key is part of the fact
         if began:
             assert (sum(repeated.values()), sum(lost.values())) == (0, place == "before tool")
         else:
@@ -707,7 +707,7 @@ def test_crash_in_a_nested_run_repeats_its_calls_with_the_same_keys(facts: Facts
 
 
 class Retrying(WatchedTable):
-    """A table whose database fails when a transaction commits, and tries it again."""
+    """A table whose database fails when a transaction commits, and then retries it."""
 
     def transact(
         self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
@@ -791,7 +791,7 @@ def test_complete_second_attempt_during_the_first_keeps_its_rows(facts: Facts, f
 
 
 class FailingTable(WatchedTable):
-    """A table that fails at the first entries of a nested run, as long as it has its error."""
+    """A table that fails at the first entries of a nested run as long as it has an error."""
 
     def __init__(self, error: BaseException | None) -> None:
         super().__init__()
@@ -807,7 +807,7 @@ class FailingTable(WatchedTable):
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(
-    "error", [StoppedAttempt("run", cancelled=False), OSError("no room")], ids=["stopped", "full"]
+    "error", [StoppedAttempt("run", cancelled=False), OSError("disk full")], ids=["stopped", "full"]
 )
 def test_unstored_nested_run_ends_the_run_even_if_a_handler_catches_it(
     error: BaseException, face: Face, *, parallel: bool, asynchronous: bool
@@ -842,7 +842,7 @@ def test_unstored_nested_run_ends_the_run_even_if_a_handler_catches_it(
     with pytest.raises(type(error), match=str(error)):
         perform(durable_agent, table, to_input(), face)
     assert "called" not in kinds(table.rows)
-    assert isinstance(error, Exception) or not caught  # StoppedAttempt is none
+    assert isinstance(error, Exception) or not caught  # StoppedAttempt is not an Exception
     table.error = None
     assert perform(durable_agent, table, to_input(), face)["text"] == "done"
 
@@ -1073,7 +1073,7 @@ class Loose:
 
 
 def loose(*state: Loose, handler_state: Loose, inside: bool = False) -> AnyAgent:
-    """An agent whose tool keeps a state, by itself or in a run inside its call."""
+    """Returns an agent whose tool stores state, itself or in a nested run."""
 
     def keep(params: Job, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(handler_state)

@@ -1,4 +1,4 @@
-"""Runs with images: rows hold references, and a later attempt finds the bytes in the folder."""
+"""Runs with images: rows contain references, and a later attempt finds the bytes in the folder."""
 
 import json
 from base64 import b64encode
@@ -84,7 +84,7 @@ def test_rows_store_references_and_another_attempt_sends_the_same_media(tmp_path
 
 
 def shown(seen: SeenRequest) -> list[bytes]:
-    """The media of a request."""
+    """Returns the media in a request."""
     content = seen.request.content
     assert content is not None
     return [content.load(item) for message in seen.messages for item in media_of(message)]

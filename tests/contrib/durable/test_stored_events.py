@@ -1,4 +1,4 @@
-"""The entries of a stored run tell the same events as were published while it ran."""
+"""The entries of a stored run give the same events as were published while it ran."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def told(records: list[Record]) -> Told:
 
 
 def play(tree: Tree) -> tuple[list[Record], list[Record]]:
-    """Returns the events of a durable run, as published and by its rows."""
+    """Returns a durable run's events, as published and as read from its rows."""
     published, table = list[Record](), MemoryLogTable()
     with outside() as out:
         process = Process(tree, out)

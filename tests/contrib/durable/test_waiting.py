@@ -45,11 +45,11 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import SeenRequest
 
-type Mode = Any  # of a tool's approval, also a wrong one
+type Mode = Any  # a tool's approval mode, including a wrong one
 
 
 def script(*turns: AssistantMessage, call_id: str = "call_{}") -> ScriptedAdapter:
-    """Says the turn that the conversation is at, as often as it is asked."""
+    """Replies with the conversation's current turn, however often it is asked."""
     said: list[AssistantMessage] = []
     first = 1
     for turn in turns:
@@ -68,7 +68,7 @@ def script(*turns: AssistantMessage, call_id: str = "call_{}") -> ScriptedAdapte
 
 @dataclass
 class Attempts:
-    """Attempts of the parts of one run; each part has rows of its own."""
+    """Attempts for the parts of one run; each part has its own rows."""
 
     agent: AnyAgent
     run_input: Json
@@ -77,7 +77,7 @@ class Attempts:
     table: WatchedTable = field(default_factory=WatchedTable)
 
     def attempt(self, held: Held | None = None) -> Json:
-        """Runs the present part, after a crash that has left these rows of it."""
+        """Runs the current part, after a crash that left these rows of it."""
         self.table = WatchedTable(held or {})
         self.result = perform(self.agent, self.table, self.run_input, run_id=self.run_id)
         return self.result
@@ -88,7 +88,7 @@ class Attempts:
 
     @property
     def held(self) -> list[Held]:
-        """What a crash may leave of the present part."""
+        """The rows of the current part that a crash may leave."""
         return self.table.held
 
     @property
@@ -98,13 +98,13 @@ class Attempts:
 
     @property
     def pending(self) -> list[str]:
-        """The ids of the calls that wait."""
+        """Returns the ids of the pending calls."""
         assert self.suspension is not None
         return [item.call_id for item in self.suspension.pending]
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of the present part's entries, in order."""
+        """The kinds of the current part's entries, in order."""
         return [*map(kind_of, self.table.rows[self.run_id])]
 
     def decide(self, decisions: Mapping[str, Decision]) -> Json:
@@ -118,7 +118,7 @@ class Attempts:
 
     @property
     def answers(self) -> list[str]:
-        """What the model reads of the calls, once the run has ended."""
+        """Returns the answers to calls that the model gets, once the run has ended."""
         return [item.content for item in answers(self.ended().response.transcript)]
 
     def session(self) -> Session:
@@ -201,7 +201,7 @@ def test_suspended_run_with_crashes_matches_the_run_with_an_approver(
 
 @dataclass
 class Sent:
-    """What an at-most-once tool has really done, and how long it had."""
+    """The real effects of an at-most-once tool, and the time that it had."""
 
     amounts: list[int] = field(default_factory=list[int])
     deadlines: list[Deadline | None] = field(default_factory=list[Deadline | None])
@@ -235,7 +235,7 @@ def sending(
 
 def test_call_interrupted_before_its_decision_is_pending_and_not_unknown() -> None:
     sent, attempts = sending(three(), say("done"))
-    assert attempts.kinds == ["rendered", "answered", "asked"]  # nothing began
+    assert attempts.kinds == ["rendered", "answered", "asked"]  # no call began
     first = attempts.result
     assert len(attempts.held) == 3
     for held in attempts.held:
@@ -316,7 +316,7 @@ def test_version_depends_on_the_approval_mode() -> None:
 
 
 def test_decision_applies_to_one_call_wherever_the_run_crashes() -> None:
-    """Providers may give the calls of all turns the same ids."""
+    """Providers may use the same call ids in every turn."""
     sent = Sent()
     adapter = script(call(("run", {"a": 1})), call(("run", {"a": 2})), say("done"), call_id="same")
     made = durable(MainLoop(adapter), sent.agent().prompt, types=[Note])
@@ -336,7 +336,7 @@ def test_decision_applies_to_one_call_wherever_the_run_crashes() -> None:
 
 
 def conversing(seen: SeenRequest) -> AssistantMessage:
-    """Delegates twice; the model of each run inside sends twice, and looks at notes before that."""
+    """Delegates twice; the model of each nested run first looks at notes, and then sends twice."""
     said = sum(isinstance(message, AssistantMessage) for message in seen.messages)
     if "delegate" in seen.tool_names:
         turns = [call(("delegate", {"a": 1}), ("delegate", {"a": 2})), say("all done")]
@@ -350,7 +350,7 @@ def conversing(seen: SeenRequest) -> AssistantMessage:
 
 @dataclass
 class Delegating:
-    """An agent whose handler runs a prompt that asks for approvals, and what it has really done."""
+    """An agent whose handler runs a prompt that needs approvals, and its real effects."""
 
     effect: Effect = "repeatable"
     parallel: bool = False
@@ -428,7 +428,7 @@ def test_resumed_nested_run_repeats_no_request_and_no_call(parallel: bool) -> No
     attempts = delegating.attempts()
     while attempts.suspension is not None:
         attempts.decide(approve_all(attempts))
-    # two of the root, and three of each run inside
+    # two in the root run, and three in each nested run
     assert len(delegating.adapter.requests) == 8
     assert delegating.keys == ALL_KEYS
     assert attempts.ended().text == "all done"
@@ -474,7 +474,7 @@ def test_time_while_suspended_is_not_deducted() -> None:
         [deadline] = sent.deadlines
         assert deadline is not None
         left = deadline.remaining(before).total_seconds()
-        assert 500 < left < 3000  # and as much of it as the part itself has taken is gone
+        assert 500 < left < 3000  # and the part's own time has been subtracted
         assert 500 < attempts.result["seconds_left"] <= left
 
 

@@ -1,4 +1,4 @@
-"""The connection to a server: its start, listing, errors and turns, and their bounds."""
+"""The connection to a server: its start, listing, errors and turns, and their limits."""
 
 import asyncio
 import gc
@@ -107,7 +107,7 @@ def test_abandoned_server_start_ends_without_asyncio_warnings(
         asyncio.run(work)
     connection.close()
     del connection, work
-    gc.collect()  # of the answer that never came, where asyncio says what nobody has read
+    gc.collect()  # so that asyncio reports an answer that was never awaited
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
@@ -188,7 +188,7 @@ def test_progress_and_log_messages_mask_credentials(
 
 
 def test_server_that_dies_while_listing_is_restarted_for_any_call(tmp_path: Path) -> None:
-    """The call has not been sent then."""
+    """In that case, the call has not been sent."""
     with connected(lock_of(tmp_path)) as call:
         call("mutate", "Does echo.")
         (tmp_path / "dies-listing").touch()
@@ -226,7 +226,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def late(folder: Path) -> ServerLock:
-    """The lock of a server that starts when there is a file `go`."""
+    """Returns the lock of a server that starts once a file `go` exists."""
     server = str(Path(plain_mcp_server.__file__))
     command = (sys.executable, "-c", LATE, str(folder), server)
     return replace(lock_of(folder), command=command)
@@ -287,7 +287,7 @@ def test_successive_cancelled_calls_stop_the_server_once(tmp_path: Path) -> None
         await until((tmp_path / "hangs").exists)
         for call in calls:
             call.cancel()
-            await asyncio.sleep(0.5)  # the server's end takes longer, since it ignores SIGTERM
+            await asyncio.sleep(0.5)  # the server takes longer to end, because it ignores SIGTERM
         await asyncio.wait(calls)
 
     asyncio.run(both())
@@ -353,7 +353,7 @@ def test_queued_call_that_times_out_or_is_cancelled_does_not_reach_the_server(
         return Accept({"why": "because"})
 
     async def both(connection: Connection) -> str:
-        context: Any = object()  # Any: a context that nobody reads
+        context: Any = object()  # Any: an unused context
         call = partial(connection.call, repeatable=True, publish=id, context=context)
         first = asyncio.create_task(call("elicit", {"text": QUESTION}, seconds=30))
         await asked.wait()

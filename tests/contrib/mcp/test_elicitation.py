@@ -1,4 +1,4 @@
-"""Servers that ask the user during a call: who is asked what, and how the waiting ends."""
+"""Servers that ask the user during a call: who gets which question, and how the wait ends."""
 
 import asyncio
 import json
@@ -47,9 +47,9 @@ FLAT = {"type": "object", "properties": {"agreed": {"type": "boolean"}}, "requir
 
 
 class Person:
-    """Answers questions as a test says, and keeps them."""
+    """Answers questions as a test specifies, and records them."""
 
-    def __init__(self, answer: Any) -> None:  # Any: also what is no answer
+    def __init__(self, answer: Any) -> None:  # Any: also an invalid answer
         self._answer = answer
         self.questions: list[Elicitation] = []
         self.calls: list[str] = []
@@ -60,7 +60,7 @@ class Person:
         self.calls.append(context.call_id)
         self.seen.append(SEEN.get())
         answer: Any = self._answer(request) if callable(self._answer) else self._answer
-        return answer  # type: ignore[no-any-return] # Any: also what is no answer
+        return answer  # type: ignore[no-any-return] # Any: also an invalid answer
 
     async def coroutine(self, request: Elicitation, *, context: ToolContext) -> Answer:
         await asyncio.sleep(0)
@@ -68,12 +68,12 @@ class Person:
 
 
 def question(message: str = "Delete everything?", schema: Any = FLAT) -> dict[str, str]:
-    """The arguments with which the plain server asks."""
+    """Returns the arguments with which the plain server asks."""
     return {"text": json.dumps({"message": message, "requestedSchema": schema})}
 
 
 def response(text: str) -> Any:
-    """What the plain server received."""
+    """Returns the response that the plain server received."""
     return json.loads(text)["result"]
 
 
@@ -279,7 +279,7 @@ def fields(count: int) -> dict[str, object]:
 
 
 def sized(length: int) -> dict[str, object]:
-    """A form whose schema has so many characters."""
+    """Returns a form whose schema has that many characters."""
     empty = nested({"type": "string", "title": ""})
     return nested({"type": "string", "title": "x" * (length - len(json.dumps(empty)))})
 

@@ -1,4 +1,4 @@
-"""Tools that others wrote: what servers list, what providers are sent, what models may answer."""
+"""Third-party tools: servers' lists, requests to providers, and arguments from models."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.external_tools import EXTERNAL_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
+from support.external_tools import EXTERNAL_SERVERS, LOCKS, PACKAGED, external_prompt, programs
 from support.mcp_prompts import listed
 from support.provider_rules import check_openai_tool, check_plain
 from support.scripted_server import Request, Say, ScriptedServer
@@ -26,7 +26,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing.arguments import argument_strategies, to_json
 from weakincentives.visibility import SectionVisibility
 
-TOOLS = {name: tool for tool in foreign_prompt().render().tools for name in [tool.name]}
+TOOLS = {name: tool for tool in external_prompt().render().tools for name in [tool.name]}
 
 
 def issues_of(tool: AnyTool, arguments: str) -> tuple[ValidationIssue, ...]:
@@ -74,7 +74,7 @@ def test_openai_accepts_every_external_tool(api: Any, monkeypatch: pytest.Monkey
             max_retries=0,
             profile=ServerProfile(strict="each"),
         )
-        adapter.evaluate(foreign_prompt(), session=Session())
+        adapter.evaluate(external_prompt(), session=Session())
     assert strict.keys() == TOOLS.keys()
     assert sum(strict.values()) == 126
 
@@ -101,19 +101,19 @@ def test_arguments_of_a_strict_decoder_are_accepted(data: st.DataObject) -> None
         return
     arguments, _ = argument_strategies(spec.parameters)
     text = to_json(data.draw(arguments))
-    # rules that a strict schema says in words
+    # rules that a strict schema states in prose
     rules = re.compile("does not fit (minLength|exclusiveMinimum|exclusiveMaximum|oneOf)")
     broken = [issue for issue in issues_of(TOOLS[name], text) if not rules.match(issue.message)]
     assert broken == []
 
 
 def test_prompt_with_ten_servers_has_no_findings() -> None:
-    report = analyze(foreign_prompt(SectionVisibility.SUMMARY), session=Session())
+    report = analyze(external_prompt(SectionVisibility.SUMMARY), session=Session())
     assert report.findings == ()
 
 
 def test_closed_mcp_section_sends_at_most_3_percent_of_its_tool_schemas() -> None:
-    closed = foreign_prompt(SectionVisibility.SUMMARY).render()
+    closed = external_prompt(SectionVisibility.SUMMARY).render()
     whole = sum(len(json.dumps(tool_to_spec(tool).as_dict())) for tool in TOOLS.values())
     offered = sum(len(json.dumps(tool_to_spec(tool).as_dict())) for tool in closed.tools)
     assert offered <= 0.03 * whole

@@ -1,4 +1,4 @@
-"""Limits on what a server may send, and processes that do not outlive their client."""
+"""Limits on a server's messages, and processes that do not outlive their client."""
 
 import asyncio
 import gc
@@ -27,18 +27,18 @@ from weakincentives.prompt import ToolContext
 pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
 MEGABYTE = 1024  # kB, as /proc counts
-LATE = 10  # seconds, of which ending a server that does not listen takes six
+LATE = 10  # seconds; ending a server that does not read its input takes six
 
 
 def peak() -> int:
-    """The most memory that this process has had since `forget_peak`, in kB."""
+    """Returns this process's peak memory since `forget_peak`, in kB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 @contextmanager
 def at_most(kilobytes: int) -> Generator[None]:
-    """Checks that the block needs no more memory."""
+    """Checks that the block does not need more memory than this."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     before = peak()
@@ -86,7 +86,7 @@ def test_flood_of_messages_does_not_delay_the_timeout_or_use_memory(
     tmp_path: Path, tool: str
 ) -> None:
     with connected(hostile(tmp_path)) as call:
-        call("echo")  # before memory is measured, so that all is imported
+        call("echo")  # before memory is measured, so that everything is imported
         with at_most(150 * MEGABYTE):
             began = time.monotonic()
             with pytest.raises(ServerError, match=r"gave no answer within 0\.5 seconds"):
@@ -139,7 +139,7 @@ def test_child_processes_of_a_server_end_with_it(tmp_path: Path, text: str) -> N
     with connected(hostile(tmp_path)) as call:
         pid = int(call("child", text).message)
         assert is_running(pid)
-    wait_for_end(pid)  # the signal is sent by then; the kernel may need a moment
+    wait_for_end(pid)  # the signal has been sent, but the kernel may need a moment
 
 
 CLIENT = """
@@ -156,7 +156,10 @@ with connected(hostile(Path({folder!r}))) as call:
 def test_child_processes_of_a_server_end_when_the_client_is_killed(tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[2])
     started: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGKILL):  # both together: their ends take two seconds
+    for number in (
+        signal.SIGTERM,
+        signal.SIGKILL,
+    ):  # both together, because each takes two seconds to end
         (folder := tmp_path / number.name).mkdir()
         program = CLIENT.format(tests=tests, folder=str(folder))
         client = subprocess.Popen(
@@ -187,7 +190,7 @@ GZIP = {"Content-Encoding": "gzip"}
 
 
 def bomb(megabytes: int) -> bytes:
-    """Compresses as many megabytes of blanks."""
+    """Returns that many megabytes of blanks, compressed."""
     compressor = zlib.compressobj(wbits=31)
     pieces = [compressor.compress(b" " * 1_000_000) for _ in range(megabytes)]
     return b"".join([*pieces, compressor.flush()])

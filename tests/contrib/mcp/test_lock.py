@@ -1,4 +1,4 @@
-"""Lock files: what they hold, how they are written, and what is refused."""
+"""Lock files: their content, how they are written, and which are rejected."""
 
 import json
 import re
@@ -122,7 +122,7 @@ def test_lock_text_has_text_lines_and_escapes_hidden_characters() -> None:
 def test_failing_write_keeps_the_old_lock_file(tmp_path: Path) -> None:
     path = tmp_path / "files.json"
     write_lock(path, FILES)
-    annotations: Any = {"x": object()}  # Any: a value that JSON cannot hold
+    annotations: Any = {"x": object()}  # Any: a value that JSON cannot represent
     with pytest.raises(SerdeError):
         write_lock(path, with_tools(replace(WRITE, annotations=annotations)))
     assert read_lock(path) == FILES
@@ -337,7 +337,7 @@ def test_difference_is_limited_to_20_lines_and_reports_the_omitted_ones(
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        # 120 characters of a value are shown, its quotes among them
+        # 120 characters of a value are shown, including its quotes
         ({"title": "Read"}, {"title": "ü" * 118}, f'title: "Read" → "{"ü" * 118}"'),
         ({"title": "Read"}, {"title": "ü" * 119}, f'title: "Read" → "{"ü" * 119}…'),
         ({"output_schema": {"a": 1}}, {}, 'output schema : {"a": 1} → null'),

@@ -1,4 +1,4 @@
-"""People approve what a server is called with; what they deny does not reach it."""
+"""The user approves the arguments of a server's calls; denied calls do not reach the server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("no_descriptor_left")
 
 
 class Person:
-    """Decides on calls, and keeps what was shown."""
+    """Decides on calls, and records the previews."""
 
     def __init__(self, *decisions: Decision) -> None:
         self._decisions = [*decisions]
@@ -43,7 +43,7 @@ class Person:
 
 
 def texts_of(root: Path, person: Person, /, *calls: Call, **options: Any) -> list[str]:
-    """Lets a model make the calls, and returns what it reads."""
+    """Lets a model make the calls, and returns the answers that it gets."""
     groups = options.get("groups") or {}
     opened = {("plain", title.lower()): SectionVisibility.FULL for title in groups}
     section = section_of(root, **options)

@@ -1,4 +1,4 @@
-"""What a server answers, as a result of a call."""
+"""A server's answers as results of calls."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A prompt behind `wink mcp serve`, as the official client sees it."""
+"""A prompt served by `wink mcp serve`, as the official client sees it."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ TARGETS: dict[str, Call] = {
 
 
 class Listener:
-    """Counts what a server says about its list of tools."""
+    """Counts a server's notifications about its list of tools."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -58,7 +58,7 @@ async def client(
     session: Session | None = None,
     listener: Listener | None = None,
 ) -> AsyncGenerator[Client]:
-    """A client of a server in this process, over streams in memory."""
+    """Yields a client for a server in this process, over streams in memory."""
     prompt = template.bind()
     async with prompt.resources:
         server = PromptServer(prompt, session or Session()).server
@@ -81,7 +81,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 def lines_of(result: CallToolResult) -> list[str]:
-    """Returns the lines of the file in an answer of `read_file`, without their numbers."""
+    """Returns the lines of the file in an answer from `read_file`, without their numbers."""
     return [line.partition("\t")[2] for line in text_of(result).splitlines() if "\t" in line]
 
 

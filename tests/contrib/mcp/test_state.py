@@ -1,4 +1,4 @@
-"""A rollback puts back what a server changed in its folder, whatever happens to the server."""
+"""A rollback restores a server's changes to its folder, whatever happens to the server."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def test_call_interrupted_by_a_process_kill_is_undone_at_the_next_start(
     asyncio.run(until(lambda: "b" in lines(tmp_path)))
     agent.kill()
     agent.wait()
-    os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)  # it does not look at its input
+    os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)  # it does not read its input
     assert lines(tmp_path).startswith("ab")
     watcher = run(stateful(tmp_path), ("lines", {}))
     assert answers(watcher) == [(True, "a\n")]
@@ -139,7 +139,7 @@ def test_folder_too_large_to_copy_fails_the_call_before_it_is_sent(
 ) -> None:
     section = stateful(tmp_path)
     (tmp_path / "data/large").touch()
-    os.truncate(tmp_path / "data/large", 2_000_000_000)  # without using as much of the disk
+    os.truncate(tmp_path / "data/large", 2_000_000_000)  # without using that much disk space
     reads, (success, text) = answers(run(section, ("echo", {}), ("append", {"text": "a"})))
     assert reads[0], "what only reads copies nothing"
     assert not success
@@ -170,8 +170,8 @@ class Attempt:
 
 
 def attempt_of(section: MCPSection, *calls: Call) -> PromptTemplate[str]:
-    """A prompt with a tool that has the section's tools make `calls`, and fails."""
-    # Any: the tools' handlers are asynchronous, which their type does not say
+    """Returns a prompt with a tool that makes `calls` of the section's tools, and then fails."""
+    # Any: the tools' handlers are asynchronous, but not their type
     handlers: dict[str, Any] = {tool.name: tool.handler for tool in section.tools()}
 
     async def attempt(_: Attempt, *, context: ToolContext) -> ToolResult[None]:
@@ -186,7 +186,7 @@ def attempt_of(section: MCPSection, *calls: Call) -> PromptTemplate[str]:
 
 
 def undone(section: MCPSection, calls: Sequence[Call], read: Call) -> list[str]:
-    """Returns what `read` answers before and after `calls` that are undone."""
+    """Returns the results of `read` before and after `calls` that are undone."""
     script = [call(read), call(("attempt", {})), call(read), say("done")]
     session, events = Session(), list[ToolInvoked]()
     session.bus.subscribe(ToolInvoked, events.append)
@@ -228,7 +228,7 @@ def test_rollback_undoes_commits_of_the_git_server(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExternalServer:
-    """A server that does not come with the tests: `make test-mcp` installs it."""
+    """A server that is not among the test dependencies: `make test-mcp` installs it."""
 
     name: str
     program: str

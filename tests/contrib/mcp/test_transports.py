@@ -102,7 +102,7 @@ def test_lost_http_session_is_reopened(tmp_path: Path, tool: str) -> None:
         first = call((f"plain_{tool}", {"text": "a"}))
         script: list[Reply] = [first, restart, say("done")]
         MainLoop(ScriptedAdapter(script)).execute(prompt, session=Session())
-    # the forgotten session's call was not carried out, so even `append` may be made again
+    # the call in the forgotten session was not executed, so even `append` may be called again
     assert (tmp_path / "calls").read_text() == f"{tool} a\n{tool} b\n"
 
 

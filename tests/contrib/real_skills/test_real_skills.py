@@ -1,4 +1,4 @@
-"""Every skill that four packages on PyPI and npm ship: read, rendered, judged and written back."""
+"""Every skill in four packages from PyPI and npm: read, rendered, checked and written back."""
 
 import shutil
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_each_text_of_a_shipped_skill_can_be_overridden_in_place(
 def test_faults_rejected_by_the_validator_are_findings(
     field: str, reason: str, tmp_path: Path
 ) -> None:
-    """Of 99 skills that are in use, the validator refused 26, for these reasons."""
+    """Of 99 skills in use, the validator rejected 26, for these reasons."""
     for folder in FOLDERS:
         copy = shutil.copytree(folder, tmp_path / folder.name)
         name = field.partition(":")[0]
@@ -127,7 +127,7 @@ def test_restated_removes_the_text_of_closed_skills(name: str) -> None:
 
 
 def test_ten_tasks_load_less_than_the_skill_bodies_and_leave_nothing() -> None:
-    """The counts of benchmarks/SKILLS.md."""
+    """Checks the counts in benchmarks/SKILLS.md."""
     counts = [ours(SHIPPED / package, name, turns) for package, name, _, turns in CASES]
     bodies = [read_skill(SHIPPED / package / name) for package, name, _, _ in CASES]
     whole = sum(len(skill.source) - skill.start for skill in bodies)

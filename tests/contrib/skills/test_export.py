@@ -100,7 +100,7 @@ def test_overridden_body_replaces_only_its_own_text(
         write_skill(Path(place, "pdf"), export.files["SKILL.md"])
         again = template(SkillSection(Path(place, "pdf"), split=split)).registry.sections
         after = {node.key: node.section.body_text() for node in again}
-        if "```" not in source and split != "auto":  # an open fence ends elsewhere then
+        if "```" not in source and split != "auto":  # otherwise, an open fence ends elsewhere
             assert after == before | {node.key: "New $1\n\nend."}
         old = section.skill.source.replace("\r\n", "\n").split("\n")
         new = export.files["SKILL.md"].decode().replace("\r\n", "\n").split("\n")
@@ -161,7 +161,7 @@ def test_write_keeps_executable_scripts_and_does_not_overwrite_skills(tmp_path: 
 
 
 # ---------------------------------------------------------------------------------------------
-# prompts of our own
+# our own prompts
 
 
 def test_prompt_is_exported_as_a_skill_with_a_file_per_summarized_section(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A skill is read whatever its faults are; each fault is a finding with line and remedy."""
+"""A skill is read despite its faults; each fault is a finding with a line and a remedy."""
 
 import re
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_value_with_a_colon_is_parsed_to_the_end_of_its_line(tmp_path: Path) -> 
 
 
 # ---------------------------------------------------------------------------------------------
-# what cannot be read
+# unreadable files
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def keys(section: SkillSection) -> list[str]:
 
 
 def texts(section: SkillSection) -> dict[SectionPath, str]:
-    """The text of each section once everything is open."""
+    """Returns the text of each section once everything is open."""
     prompt = template(section)
     opened = dict.fromkeys([node.path for node in prompt.registry.sections], FULL)
     rendered = prompt.render(visibility_overrides=opened)
@@ -68,7 +68,7 @@ def texts(section: SkillSection) -> dict[SectionPath, str]:
 
 
 def plain_lines(*texts: str) -> list[str]:
-    """The lines of text that are not headings."""
+    """Returns the lines of text that are not headings."""
     return [line for text in texts for line in text.split("\n") if line and line[0] != "#"]
 
 
@@ -159,12 +159,12 @@ def test_restated_does_not_repeat_sections_read_level_by_level(
     adapter = ScriptedAdapter([*script, say("one"), say("two")])
     first = adapter.evaluate(prompt, session=session, message="Hi").conversation
     assert first is not None
-    anew = first.restated(prompt, session)
-    assert len(anew.messages) == 2 + 2 * len(read) + 1
-    second = adapter.evaluate(prompt, session=session, message="So?", conversation=anew)
+    restated = first.restated(prompt, session)
+    assert len(restated.messages) == 2 + 2 * len(read) + 1
+    second = adapter.evaluate(prompt, session=session, message="So?", conversation=restated)
     assert second.conversation is not None
     assert [message.kind for message in second.conversation.messages[-2:]] == ["user", "assistant"]
-    assert len(second.conversation.messages) == len(anew.messages) + 2
+    assert len(second.conversation.messages) == len(restated.messages) + 2
 
 
 def test_skill_section_takes_the_common_section_arguments_and_clones(folder: Path) -> None:
@@ -200,7 +200,7 @@ def test_skill_findings_are_reported_by_analyze(tmp_path: Path) -> None:
 
 
 class Agent:
-    """A model that makes one call at a time, with the files of a skill open."""
+    """A model that makes one call at a time, with a skill's files open."""
 
     def __init__(self, *sections: MarkdownSection[None] | WorkspaceSection) -> None:
         self.prompt = Prompt(ns="tests", key="files", sections=sections)
@@ -241,7 +241,7 @@ def test_skill_files_are_a_section_with_its_own_tools(files: Path, tmp_path: Pat
     assert "SKILL.md" not in text
     assert "`up`" not in text
     (tmp_path / "src").mkdir()
-    own = WorkspaceSection(mounts=[HostMount(tmp_path / "src")])  # keeps its tools' names
+    own = WorkspaceSection(mounts=[HostMount(tmp_path / "src")])  # its tools keep their names
     agent = Agent(own, section)
     assert "     2\ttwo" in agent.ask("pdf_read_file", path="references/a b.md")
     assert "references/a b.md:1: one" in agent.ask("pdf_grep", pattern="o.e", path="references")

@@ -1,4 +1,4 @@
-"""Overrides in a prompt: which texts they replace, how stale ones are reported, what they cost."""
+"""Overrides in a prompt: the texts they replace, reports of stale ones, and their cost."""
 
 import gc
 import sys
@@ -165,7 +165,7 @@ def test_example_override_replaces_only_the_example_at_its_position(
 
 
 class Loud(Section[None]):
-    """Writes its body by code and records the overrides that it renders."""
+    """Creates its body in code and records the overrides that it renders."""
 
     overrides: tuple[tuple[str, SectionPath], ...] = ()
 
@@ -340,9 +340,9 @@ def test_rendered_prompt_exposes_its_descriptor_and_is_frozen() -> None:
     tree = template(MarkdownSection(title="A", template="a"))
     rendered = tree.render()
     assert rendered.descriptor is tree.descriptor
-    # what CPython raises for a property of a slotted class
+    # raised by CPython for a property of a slotted class
     with pytest.raises((FrozenInstanceError, TypeError)):
-        setattr(rendered, "descriptor", None)  # noqa: B010 - a checker would refuse the plain form
+        setattr(rendered, "descriptor", None)  # noqa: B010 - a checker would reject the plain form
 
 
 # -------------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def calls_during(run: Callable[[], object]) -> int:
         count += event == "call"
 
     before = sys.getprofile()
-    gc.disable()  # its callbacks, such as Hypothesis's, come when they like
+    gc.disable()  # its callbacks, such as Hypothesis's, run at any time
     sys.setprofile(count_call)
     try:
         run()

@@ -1,5 +1,5 @@
-"""What an author can see is hashed: equal where it is the same, in every process, and different
-where it is not.
+"""Everything that an author can see is hashed: equal content has equal hashes in every process, and
+different content has different hashes.
 """
 
 import os
@@ -43,7 +43,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Node:
-    """Holds itself, so that its schema is behind a reference."""
+    """A type that contains itself, so that its schema is behind a reference."""
 
     children: "tuple[Node, ...]" = field(default=(), metadata={"description": "Below it."})
 
@@ -72,7 +72,7 @@ def describe(
 
 
 def hashes(descriptor: PromptDescriptor) -> tuple[str, str, str, str, str]:
-    """Of the section, the tool, the tool's example, the task example and the whole."""
+    """Returns the hashes of the section, tool, tool example, task example and whole prompt."""
     tool_example, task_example = (
         TextId("tool-example", "search#0"),
         TextId("task-example", "examples#0"),
@@ -119,14 +119,14 @@ def test_descriptor_is_created_once_per_template() -> None:
     assert template.renderer.render(param_lookup={}).descriptor is None
 
 
-# Any: types and values of every form.
+# Any: types and values of all forms.
 DEFAULTS: dict[Any, Any] = {int: 3, str: "x", bool: True, float: 0.5}
 TYPES: st.SearchStrategy[Any] = st.sampled_from((*DEFAULTS, list[str], dict[str, int], int | None))
 
 
 @st.composite
 def params_types(draw: st.DrawFn) -> type[Any]:
-    """A params type of a few fields, from a space so small that two are often alike."""
+    """Draws a params type with a few fields, from so small a space that two are often equal."""
     fields: list[tuple[str, Any, Any]] = []
     for name in draw(st.sampled_from((["a"], ["a", "b"], ["b", "a"]))):
         kind = draw(TYPES)
@@ -254,7 +254,7 @@ def test_descriptor_lists_every_text_of_sections_and_tools() -> None:
 
 
 def test_override_path_given_as_a_string_is_rejected() -> None:
-    path: Any = "deep"  # what a caller without a type checker passes
+    path: Any = "deep"  # as passed by a caller without a type checker
     for override in (
         SectionOverride(path=path, body="B."),
         TaskExampleOverride(path=path, position=0, text="T."),

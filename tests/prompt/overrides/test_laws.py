@@ -1,6 +1,6 @@
-"""Law L7: a fresh override reads as if the author had written it, a stale one as if it were absent.
+"""Law L7: a fresh override acts as if the author had written it, a stale one as if it were absent.
 
-The tests compare a prompt with stored overrides and one with the same texts in its code.
+The tests compare a prompt that has stored overrides with one that has the same texts in its code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ FULL = SectionVisibility.FULL
 
 
 def seen(prompt: Prompt[Any], visibility: Mapping[SectionPath, SectionVisibility]) -> object:
-    """Everything a model can see of a prompt: rendered, by section, and in a conversation."""
+    """Returns all that a model can see of a prompt: rendered, by section, and in a conversation."""
     rendered = prompt.render(visibility_overrides=visibility)
     read: Any = create_read_section_handler(
         registry=rendered.registry,
@@ -69,7 +69,7 @@ def seen(prompt: Prompt[Any], visibility: Mapping[SectionPath, SectionVisibility
 
 
 def conversation(rendered: RenderedPrompt[Any], keys: Sequence[str]) -> object:
-    """The messages and tools that a model receives when it reads every section."""
+    """Returns the messages and tools that a model receives when it reads every section."""
     if "read_section" not in {tool.name for tool in rendered.tools}:
         return [(tool.name, tool.description) for tool in rendered.tools]
     adapter: ScriptedAdapter = ScriptedAdapter(
@@ -106,7 +106,7 @@ def rewritten(
 
 @st.composite
 def rewrites(draw: st.DrawFn, roots: Sequence[Plan]) -> dict[SectionPath, dict[str, str]]:
-    """Other texts, for `Plan.text` and `Plan.summary`, of some sections."""
+    """Draws other texts for `Plan.text` and `Plan.summary` of some sections."""
     plans = plans_by_path(roots)
     changes: dict[SectionPath, dict[str, str]] = {}
     for path in draw(st.lists(st.sampled_from(sorted(plans)), max_size=4)):
@@ -170,7 +170,7 @@ def nothing(params: object, *, context: ToolContext) -> ToolResult[None]:
 
 
 def authored(texts: Mapping[TextId, str]) -> PromptTemplate[Any]:
-    """A prompt of fixed shape with these texts; `tool-example` texts are descriptions."""
+    """Returns a prompt of fixed shape with these texts; `tool-example` texts are descriptions."""
 
     def text(kind: Any, at: str) -> str:
         return texts[TextId(kind, at)]
@@ -229,7 +229,7 @@ UNITS: list[list[TextId]] = [
     *([TextId("tool-example", f"{name}#0")] for name in TOOLS),
     *([TextId("task-example", f"examples#{index}")] for index in range(2)),
 ]
-"""Texts that are judged together: when one of them changes, overrides of all are stale."""
+"""Texts that belong together: if one of them changes, the overrides of all are stale."""
 IDS = [text_id for unit in UNITS for text_id in unit]
 EXAMPLE = '\n  - input: `{"query":"x","limit":3}`\n  - output: `null`'
 

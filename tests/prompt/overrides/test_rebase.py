@@ -69,12 +69,12 @@ def test_repeated_lines_merge_like_other_lines() -> None:
 
 
 type Edit = tuple[int, Sequence[str]]
-"""A line of the base, and the lines in its place."""
+"""A line of the base, and the lines that replace it."""
 
 
 @st.composite
 def disjoint_edits(draw: st.DrawFn) -> tuple[list[str], list[Edit], list[Edit]]:
-    """Lines that all differ, and edits of two sides; between two edits, one line stays the same."""
+    """Draws distinct lines and two sides' edits; between two edits, one line does not change."""
     base = [f"line {number}" for number in range(draw(st.integers(1, 12)))]
     sides: tuple[list[Edit], list[Edit]] = ([], [])
     position = 0

@@ -1,4 +1,4 @@
-"""The files of a store: where they lie, how they read, and that nothing is lost whatever goes wrong
+"""The files of a store: their paths and their format, and that nothing is lost whatever goes wrong
 around them.
 """
 
@@ -34,7 +34,7 @@ PLACE = OverridesTag("tests/nested", "store")
 
 
 def template(*bodies: str, ns: str = "tests/nested", key: str = "store") -> PromptTemplate[None]:
-    """A section for each body, with the keys `s0`, `s1` and so on."""
+    """Returns a template with a section for each body; the keys are `s0`, `s1` and so on."""
     sections = [
         MarkdownSection(title=f"S{number}", template=body)
         for number, body in enumerate(bodies or ["Body."])
@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """The files under `root`, except for the lock."""
+    """Returns the files under `root`, except for the lock."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
@@ -140,7 +140,7 @@ def test_storing_the_same_text_does_not_rewrite_the_file(store: LocalPromptOverr
     before = path.stat()
     store.upsert(tree.descriptor, body(0, "Other."))
     store.seed(tree)
-    after = path.stat()  # whose time of access is that of a read
+    after = path.stat()  # its access time is that of a read
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
@@ -330,7 +330,7 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "no schema": lambda text: b'{"overrides": []}',
     "an unknown field": lambda text: text.replace(b'"at"', b'"where": 1, "at"'),
     "an unknown kind": lambda text: text.replace(b'"body"', b'"heading"'),
-    "a text that is no list": lambda text: text.replace(
+    "a text that is not a list": lambda text: text.replace(
         b'[\n        "Other."\n      ]', b'"Other."'
     ),
     "a newer schema that reads alike": lambda text: text.replace(b'"schema": 1', b'"schema": 2'),
@@ -394,7 +394,7 @@ def test_path_that_is_not_a_regular_file_raises_overrides_store_error(
         place.mkdir(parents=True)
     elif there == "pipe":
         place.parent.mkdir(parents=True)
-        os.mkfifo(place)  # nobody will ever write to it
+        os.mkfifo(place)  # nothing will ever be written to it
     else:
         place.parent.parent.mkdir(parents=True)
         place.parent.write_text("a file in the place of a folder")
@@ -416,7 +416,7 @@ def test_lone_surrogate_is_rejected_and_the_old_file_is_kept(
 
 
 # -------------------------------------------------------------------------------------------------
-# other processes, and their deaths
+# other processes, and killed ones
 
 
 def script(text: str) -> str:
@@ -435,7 +435,7 @@ def script(text: str) -> str:
 
 def start(text: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        # -B: what a full disk cuts off must not be bytecode that others read
+        # -B: a full disk must not truncate bytecode that other processes read
         [sys.executable, "-B", "-c", script(text), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         stdout=subprocess.PIPE,
@@ -476,7 +476,7 @@ def test_concurrent_threads_do_not_lose_each_others_writes(
 
 @pytest.mark.claim("U-20")
 def test_killed_writer_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
-    # killed at moments that differ, while it writes one file after the other
+    # killed at different moments, while it writes one file after another
     writing = """
         for number in range(10**9):
             put(0, f"{number} " + "x" * 200_000)
@@ -494,7 +494,7 @@ def test_killed_writer_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
         ((_, text),) = store.resolve(hundred().descriptor).texts.items()
         assert int(text.split()[0]) >= last
         assert len(text.split()[1]) == 200_000
-        # the lock is free, and leftover files do not matter
+        # the lock is free, and files that the killed process left do not matter
         store.upsert(hundred().descriptor, body(1, "after"))
         assert len(store.resolve(hundred().descriptor).texts) == 2
         store.delete(PLACE, TextId("body", "s1"))
@@ -503,7 +503,7 @@ def test_killed_writer_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
 
 @pytest.mark.claim("U-20")
 def test_writer_killed_in_the_middle_of_a_file_leaves_the_old_file(tmp_path: Path) -> None:
-    # the kernel ends it at the limit, half of the new file being written
+    # the kernel kills it at the limit, when half of the new file is written
     store = LocalPromptOverridesStore(tmp_path)
     before = stored(store)
     dying = """

@@ -38,7 +38,7 @@ from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
 from ...prompt.approval_rules import Approval
 from ...prompt.context import ToolContext
-from ...prompt.prompt import AnyRenderedPrompt
+from ...prompt.renderer import AnyRenderedPrompt
 from ...prompt.tool import JsonParams, Tool, ToolResult
 from ...redaction import Redactor, credentials_in
 from ...resources import ResourceError

@@ -8,7 +8,7 @@ from typing import Any
 from ... import serde
 from ...adapters.core import LoopAdapter
 from ...evaluation.main_loop import MainLoop
-from ...prompt.prompt import Prompt
+from ...prompt.template import Prompt
 from ...prompt.tool import AnyTool
 from ...runtime.session import Session
 

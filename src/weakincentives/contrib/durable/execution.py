@@ -31,7 +31,7 @@ from ...evaluation.suspension import (
 )
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.output import parse_output
-from ...prompt.prompt import Prompt
+from ...prompt.template import Prompt
 from ...runtime.session import Session
 from ...runtime.session.snapshots import type_name, types_by_name
 from ...serde.json_types import AnyJson

@@ -34,7 +34,7 @@ from ...evaluation.inner_loop import RunConfig
 from ...evaluation.messages import ToolCall, ToolExecutionOutcome
 from ...evaluation.schemas import tool_to_spec
 from ...evaluation.tool_executor import ToolExecutor, same_adapter
-from ...prompt.prompt import AnyPrompt
+from ...prompt.template import AnyPrompt
 from ...prompt.tool import AnyTool
 from ...runtime.events import Operation
 from ...runtime.session import Session

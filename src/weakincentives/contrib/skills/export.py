@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...filesystem import FilesystemLimits, HostFilesystem
-from ...prompt.prompt import AnyPrompt
 from ...prompt.registry import SectionNode
 from ...prompt.renderer import AnyRenderedPrompt
 from ...prompt.sections import slug
+from ...prompt.template import AnyPrompt
 from ...runtime.session import Session
 from ...visibility import SectionVisibility
 from .front_matter import SkillError, SkillFinding

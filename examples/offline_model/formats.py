@@ -1,7 +1,7 @@
-"""The wire formats Chat Completions and Responses: body to `Conversation`, step to response.
+"""The formats of Chat Completions and Responses: body to `Conversation`, step to response.
 
-Equal requests get equal responses: ids are content hashes and times are 0. Malformed requests raise
-`BadRequest`.
+Identical requests get identical responses: ids are content hashes, and times are 0. Malformed
+requests raise `BadRequest`.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ type Body = Mapping[str, object]
 
 
 class BadRequest(Exception):
-    """The request cannot be served; `param` names the culprit."""
+    """The request cannot be served; `param` names the invalid part."""
 
     def __init__(self, message: str, param: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -28,13 +28,13 @@ class BadRequest(Exception):
 
 
 def respond(path: str, body: object, decide: Policy = extract) -> Body:
-    """Returns the response to one POST, with the step of `decide`. Raises `BadRequest`."""
+    """Returns the response to a POST, with the step from `decide`. Raises `BadRequest`."""
     if path not in _FORMATS:
         raise BadRequest(f"Unknown route {path!r}; post to {' or '.join(_FORMATS)}.", status=404)
     body = _object(body, "body")
     for name in ("stream", "previous_response_id", "conversation", "background"):
         if body.get(name) and (name, path) != ("stream", "/v1/responses"):
-            message = f"The offline model answers whole requests at once: leave out {name!r}."
+            message = f"The offline model does not support {name!r}; send whole requests."
             raise BadRequest(message, name)
     read, write = _FORMATS[path]
     conversation = read(body)
@@ -46,7 +46,7 @@ def respond(path: str, body: object, decide: Policy = extract) -> Body:
 
 
 def events(response: Body) -> Iterator[Body]:
-    """Yields the events of a stream for a response of Responses, its text word by word."""
+    """Yields the stream's events for a Responses reply, with its text word by word."""
     for item in _objects(response, "output"):
         for part in _objects(item, "content"):
             for word in re.findall(r"\S*\s*", str(part.get("text", "")))[:-1]:
@@ -63,7 +63,7 @@ def _arguments_text(call: Call) -> str:
 
 
 class _Turns:
-    """Collects turns, and pairs every call with its output as the real services require."""
+    """Collects turns and pairs every call with its output, as the real services require."""
 
     def __init__(self) -> None:
         self.turns: list[Message | Result] = []
