@@ -27,7 +27,7 @@ from benchmarks import w2_render, w7_serde, w10_agents
 from benchmarks.agents_server import TEXT
 from benchmarks.measure import Row, measure_cpu
 from benchmarks.tools import Instant, evaluate, template
-from benchmarks.w1_import import DOORS, FLOOR, measure_import
+from benchmarks.w1_import import IMPORTS, FLOOR, measure_import
 from benchmarks.w3_tool_calls import ARGUMENTS, Hits, Search, floor, search
 
 LENGTHS = (1, 10, 100, 1000)
@@ -239,7 +239,7 @@ async def agents_over_sdk(name: str, url: str) -> list[Row]:
 
 
 def imports(code: str) -> Iterator[Row]:
-    codes = (FLOOR, DOORS[1], code)
+    codes = (FLOOR, IMPORTS[1], code)
     samples: dict[str, list[tuple[float, int, float]]] = {code: [] for code in codes}
     for sample in codes:
         measure_import(sample)  # the first one writes bytecode

@@ -42,7 +42,7 @@ def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
     The name is a provider, a colon, and the provider's own name of the model, which may contain
     further colons and slashes. Providers are `openai` (Responses API), `openai-chat` (Chat
     Completions), `anthropic`, `claude` (Claude Agent SDK), `litellm`, and the server profiles in
-    `weakincentives.adapters.profiles`, such as `ollama` and `openrouter`. Without a name, the
+    `weakincentives.adapters.profiles`, in lower case (ollama, openrouter). Without a name, the
     variable `WINK_MODEL` has it. `arguments` are those of the adapter.
 
     Raises `ValueError` for a missing name and an unknown provider, `ImportError` if the provider's

@@ -282,7 +282,7 @@ def _without_none(hint: AnyType) -> tuple[AnyType, bool]:
 
 
 def is_field(value: object) -> bool:
-    """Whether a value is what pydantic's `Field(…)` returns; only `serde` imports pydantic."""
+    """Whether a value is what pydantic's `Field(…)` returns; this package does not import it."""
     return type(value).__name__ == "FieldInfo" and type(value).__module__ == "pydantic.fields"
 
 

@@ -142,7 +142,7 @@ def _convert(function: AnyFunction, marks: "_Marks") -> AnyTool:
     signature, options = FunctionSignature(function, marks.names), marks.options
     name = options["name"] if "name" in options else signature.name()
     params_type, injected, flat = signature.params(name)
-    made = Tool(
+    converted = Tool(
         name=name,
         description=options.get("description", signature.docstring.summary or name),
         handler=FunctionHandler(function, name, injected, flat),
@@ -154,12 +154,12 @@ def _convert(function: AnyFunction, marks: "_Marks") -> AnyTool:
         approval=options.get("approval"),
     )
     try:
-        made.params_schema()
+        converted.params_schema()
     except SerdeError as error:
         raise signature.refusal(
             f"its params have no JSON Schema ({error})", "change the type"
         ) from (error)
-    return made
+    return converted
 
 
 def _example(

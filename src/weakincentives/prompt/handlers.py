@@ -12,7 +12,6 @@ from ..content import Document, Image
 from ..generics import Parametrized
 from ..record_types import AnyType, field_names, is_typed_dict, origin_of, record_class
 from ..signatures import AnyFunction, signature_of
-from .docstrings import read_docstring
 from .errors import PromptValidationError
 
 __all__ = [
@@ -90,6 +89,10 @@ class ToolResult[R](Parametrized):
 def description_of(handler: AnyHandler | None) -> str:
     """Returns the first paragraph of a handler's docstring on one line; `""` if it has none."""
     docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
+    if not docstring:
+        return ""
+    from .docstrings import read_docstring
+
     return read_docstring(docstring).summary
 
 
