@@ -27,7 +27,7 @@ from benchmarks import w2_render, w7_serde, w10_agents
 from benchmarks.agents_server import TEXT
 from benchmarks.measure import Row, measure_cpu
 from benchmarks.tools import Instant, evaluate, template
-from benchmarks.w1_import import IMPORTS, FLOOR, measure_import
+from benchmarks.w1_import import FLOOR, IMPORTS, measure_import
 from benchmarks.w3_tool_calls import ARGUMENTS, Hits, Search, floor, search
 
 LENGTHS = (1, 10, 100, 1000)
