@@ -1,6 +1,6 @@
 """Deadlines have a time zone, budgets name the limit that was reached, and usage adds up."""
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
 from math import inf, nan
 from typing import Any, Literal
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.limits import Budget, Deadline, RunUsage, TokenUsage, utc_now
+from weakincentives.limits import Budget, Deadline, Meter, RunUsage, TokenUsage, utc_now
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - must be rejected
@@ -174,3 +174,47 @@ def test_limits_are_frozen_and_hashable(value: object) -> None:
     assert hash(value) == hash(type(value)(**{name: getattr(value, name) for name in names}))
     with pytest.raises(FrozenInstanceError):
         setattr(value, fields(value)[0].name, None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_budgets_with_one_meter_share_an_allowance() -> None:
+    shared = Meter()
+    budget = Budget(max_tokens=100, max_tool_calls=2, meter=shared)
+    first, second = Meter(budget), Meter(replace(budget, max_calls=1))
+    first.add(TokenUsage(60, 0), calls=1)
+    assert second.exceeded(before="tool call") is None
+    assert second.exceeded(before="request") == "max_calls=1 reached with 1"
+    second.add(TokenUsage(40, 5), calls=1)
+    assert first.reserve_request() == "max_tokens=100 reached with 105"
+    assert second.reserve_tool_calls(1) == 0
+    assert (first.usage.usage, second.usage.usage) == (TokenUsage(60, 0), TokenUsage(40, 5))
+    assert shared.usage.usage == TokenUsage(100, 5)
+    assert budget == Budget(max_tokens=100, max_tool_calls=2)
+    assert hash(budget) == hash(Budget(max_tokens=100, max_tool_calls=2))
+
+
+def test_nested_run_with_the_same_budget_counts_once() -> None:
+    shared = Meter()
+    budget = Budget(max_calls=10, max_tool_calls=3, meter=shared)
+    outer = Meter(budget)
+    inner = Meter(budget, outer)
+    assert inner.reserve_request() is None
+    assert inner.reserve_tool_calls(2) == 2
+    assert outer.reserve_tool_calls(2) == 1
+    inner.add(TokenUsage(3, 4), cost=0.5)
+    assert shared.usage == outer.usage == RunUsage(TokenUsage(3, 4), 1, 3, 0.5)
+
+
+def test_cost_of_an_unknown_model_ends_an_allowance() -> None:
+    budget = Budget(max_cost=1.0, meter=Meter())
+    first, second = Meter(budget), Meter(budget)
+    first.add(TokenUsage(1, 1), calls=1, cost=None, model="new")
+    assert "the model 'new' answered" in str(second.exceeded(before="request"))
+
+
+def test_rest_of_an_allowance_counts_all_runs() -> None:
+    shared = Meter()
+    first, second = (Meter(Budget(max_tokens=10, meter=shared)) for _ in "ab")
+    first.add(TokenUsage(4, 0), calls=1)
+    assert second.left == Budget(max_tokens=10, run_usage=RunUsage(TokenUsage(4, 0), 1, 0, 0.0))
+    assert second.left is not None
+    assert second.left.meter is None

@@ -3,9 +3,10 @@
 # the same lock as in `threading`, which takes longer to import
 from _thread import allocate_lock
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import total_ordering
+from itertools import chain
 from math import inf
 from typing import Literal
 
@@ -151,7 +152,8 @@ class Budget:
     counted when a provider reports them, so the request that exceeds a limit is still paid for.
     `max_cost` is in dollars, calculated with `RunConfig.prices`; after a request with an unknown
     price, no further requests are allowed. `run_usage` is the part of the budget that earlier
-    evaluations used.
+    evaluations used. Runs whose budgets have the same `meter` share one allowance: the limits apply
+    to the sum of their usage, which the meter counts, even if they run at the same time.
 
     Raises `TypeError` if a limit is not a number, and `ValueError` if it is negative or infinite.
     """
@@ -164,11 +166,12 @@ class Budget:
     max_seconds: float | None = None
     max_cost: float | None = None
     run_usage: RunUsage = _NO_USAGE
+    meter: "Meter | None" = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             bound = getattr(self, name)
-            if name == "run_usage" or bound is None:
+            if name in ("run_usage", "meter") or bound is None:
                 continue
             _check_number(f"Budget.{name}", bound, "a number, or None for no limit")
             if not 0 <= bound < inf:  # also false for NaN
@@ -209,7 +212,8 @@ class Budget:
 
     def after(self, run_usage: RunUsage) -> "Budget":
         """Returns the budget after `run_usage`, without `max_seconds`, which becomes a deadline."""
-        return replace(self, run_usage=self.run_usage + run_usage, max_seconds=None)
+        left = self.run_usage + run_usage
+        return replace(self, run_usage=left, max_seconds=None, meter=None)
 
     def deadline(self, now: datetime) -> Deadline | None:
         """Returns the deadline `max_seconds` after `now`; `None` if that is out of range."""
@@ -227,10 +231,10 @@ _counting = allocate_lock()
 class Meter:
     """Counts the usage of a run and its nested runs, and enforces their budgets.
 
-    The `parent` of a nested run's meter is the calling run's meter. All meters above count the same
-    usage, and none of their budgets may be exceeded. Threads can share meters. `cost` is the total
-    cost of answers with a known price; `unpriced` is the last model whose answer had no known
-    price.
+    The `parent` of a nested run's meter is the calling run's meter. All meters above, and those of
+    their budgets, count the same usage once, and none of the budgets may be exceeded. Threads can
+    share meters. `cost` is the total cost of answers with a known price; `unpriced` is the last
+    model whose answer had no known price.
     """
 
     budget: Budget | None = None
@@ -240,6 +244,12 @@ class Meter:
     tool_calls: int = 0
     cost: float = 0.0
     unpriced: str | None = None
+    above: "tuple[Meter, ...]" = field(default=(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shared = None if self.budget is None else self.budget.meter
+        others = [(meter, *meter.above) for meter in (shared, self.parent) if meter is not None]
+        self.above = tuple({id(meter): meter for meter in chain(*others)}.values())
 
     @property
     def usage(self) -> RunUsage:
@@ -252,7 +262,7 @@ class Meter:
         """The remaining part of the nearest budget, for adapters that do not use a meter."""
         if self.budget is None:
             return None if self.parent is None else self.parent.left
-        return self.budget.after(self.usage)
+        return self.budget.after((self.budget.meter or self).usage)
 
     def exceeded(
         self, *, before: Literal["request", "tool call"], further: RunUsage | None = None
@@ -261,35 +271,34 @@ class Meter:
 
         `further` is usage to include in this check only.
         """
-        if (budget := self.budget) is not None:
-            if self.unpriced is not None and budget.max_cost is not None:
+        for meter in (self, *self.above):
+            if (budget := meter.budget) is None:
+                continue
+            counter = budget.meter or meter
+            if counter.unpriced is not None and budget.max_cost is not None:
                 return (
                     f"max_cost={budget.max_cost} cannot be kept: the model "
-                    f"{self.unpriced!r} answered, and its price is unknown"
+                    f"{counter.unpriced!r} answered, and its price is unknown"
                 )
-            usage = self.usage if further is None else self.usage + further
+            usage = counter.usage if further is None else counter.usage + further
             if bound := budget.exceeded(usage, before=before):
                 return bound
-        if self.parent is None:
-            return None
-        return self.parent.exceeded(before=before, further=further)
+        return None
 
     def tool_calls_left(self, count: int) -> int:
         """Returns how many of `count` further tool calls are allowed."""
-        left = None if self.budget is None else self.budget.tool_calls_left(self.usage)
-        if left is not None and left < count:
-            count = left
-        return count if self.parent is None else self.parent.tool_calls_left(count)
+        for meter in (self, *self.above):
+            if (budget := meter.budget) is not None:
+                left = budget.tool_calls_left((budget.meter or meter).usage)
+                count = count if left is None else min(left, count)
+        return count
 
     def reserve_request(self) -> str | None:
         """Counts one more request, or returns the limit that it would exceed."""
         with _counting:
-            bound, meter = self.exceeded(before="request"), None
-            if bound is None:
-                meter = self
-            while meter is not None:
+            bound = self.exceeded(before="request")
+            for meter in () if bound else (self, *self.above):
                 meter.calls += 1
-                meter = meter.parent
         return bound
 
     def reserve_tool_calls(self, count: int) -> int:
@@ -299,10 +308,8 @@ class Meter:
                 return 0
             if count > 1:  # one call is allowed
                 count = self.tool_calls_left(count)
-            meter: Meter | None = self
-            while meter is not None:
+            for meter in (self, *self.above):
                 meter.tool_calls += count
-                meter = meter.parent
         return count
 
     def add(
@@ -316,8 +323,7 @@ class Meter:
     ) -> None:
         """Counts usage; a `cost` of `None` means that the price of `model` is unknown."""
         with _counting:
-            meter: Meter | None = self
-            while meter is not None:
+            for meter in (self, *self.above):
                 meter.tokens += tokens
                 meter.calls += calls
                 meter.tool_calls += tool_calls
@@ -325,7 +331,6 @@ class Meter:
                     meter.unpriced = model
                 else:
                     meter.cost += cost
-                meter = meter.parent
 
     def load(self, usage: RunUsage, model: str) -> None:
         """Counts usage that the meters above have already counted, such as a recorded run's."""

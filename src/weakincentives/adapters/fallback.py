@@ -62,12 +62,17 @@ class FallbackAdapter(LoopAdapter):
         if unknown := sorted(codes - ERROR_CODES):
             known = ", ".join(sorted(ERROR_CODES))
             raise ValueError(f"on must contain error codes from {known}, got {unknown[0]!r}")
-        config = config or adapters[0].config
-        bounds = [config.max_result_chars, *(each.config.max_result_chars for each in adapters)]
-        chars = min([bound for bound in bounds if bound is not None], default=None)
-        super().__init__(config=replace(config, max_result_chars=chars), clock=clock)
         self.adapters = tuple(adapters)
+        super().__init__(config=self.limited(config or adapters[0].config), clock=clock)
         self.on = codes
+
+    def limited(self, config: RunConfig) -> RunConfig:
+        bounds = [
+            config.max_result_chars,
+            *(each.config.max_result_chars for each in self.adapters),
+        ]
+        chars = min([bound for bound in bounds if bound is not None], default=None)
+        return super().limited(replace(config, max_result_chars=chars))
 
     @property
     def supports_dynamic_tools(self) -> bool:

@@ -94,13 +94,15 @@ class ConversationOptions(EvaluationOptions, total=False):
     `on_change="append"` sends the model their new text, and `on_change="restate"` restates the
     conversation.
 
-    `approver` decides on calls to tools that have `approval=`.
+    `approver` decides on calls to tools that have `approval=`. The fields with which `config` was
+    created take precedence over those of the adapter's config.
     """
 
     message: str | Sequence[Part] | None
     conversation: Conversation | None
     on_change: OnChange
     approver: Approver | None
+    config: RunConfig | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,8 @@ class ParentRun:
     prompt. The nested evaluation also counts its usage in `meter`, and must end by `deadline`.
     `run` is the run that reserved the session. `approver` decides for the parent, and for nested
     runs without their own approver. `call` is the tool call whose handler started the evaluation.
-    `levels_left` is the number of further levels at which runs may be nested. `operation` is the
-    execution's operation.
+    `levels_left` is the number of further levels at which runs may be nested. `config` has what was
+    given for the parent, and applies to its nested runs too. `operation` is the execution's.
     """
 
     run: RunToken | None
@@ -121,6 +123,7 @@ class ParentRun:
     deadline: Deadline | None = None
     approver: Approver | None = None
     levels_left: int = sys.maxsize
+    config: RunConfig | None = None
     operation: Operation | None = None
     call: OpenCall | None = None
 
@@ -394,6 +397,7 @@ class ConnectingAdapter(ProviderAdapter):
 
     def __init__(self, *, config: RunConfig | None = None, clock: Clock = utc_now) -> None:
         self.config = config or RunConfig()
+        self.config.check_prices()
         self.clock = clock
 
     @property
@@ -412,6 +416,13 @@ class ConnectingAdapter(ProviderAdapter):
         rules = replace(config, supports_dynamic_tools=supports)
         self._rules = config, rules
         return rules
+
+    def limited(self, config: RunConfig) -> RunConfig:
+        """Returns a run's config within what this adapter supports; by default, only its tools."""
+        supports = self.supports_dynamic_tools
+        if config.supports_dynamic_tools is supports:
+            return config
+        return replace(config, supports_dynamic_tools=supports)
 
     @abstractmethod
     def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
@@ -478,16 +489,20 @@ def config_for(
     options: EvaluationStart,
 ) -> RunConfig:
     """Returns the adapter's config with an evaluation's budget and its earliest deadline."""
-    budget, parent = options.get("budget") or adapter.budget, options.get("parent")
+    config, parent = adapter.rules(), options.get("parent")
+    if (nearer := options.get("config")) is not None:
+        config = adapter.limited(nearer.over(config))
+    budget = options.get("budget") or config.budget
     candidates = (
-        *(options.get("deadline"), rendered.deadline, adapter.config.deadline),
+        *(options.get("deadline"), rendered.deadline, config.deadline),
         *(parent and parent.deadline, budget and budget.deadline(adapter.clock())),
     )
-    config = adapter.rules()
     deadline = min([deadline for deadline in candidates if deadline], default=None)
     if deadline is config.deadline and budget is config.budget:
         return config
-    return replace(config, deadline=deadline, budget=budget)
+    config = replace(config, deadline=deadline, budget=budget)
+    config.check_prices()
+    return config
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:

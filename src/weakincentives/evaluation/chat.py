@@ -16,6 +16,7 @@ from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn, StoppedTurn, saved_conversation, unfinished_turn
+from .config import RunConfig, layered
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
 from .messages import AssistantMessage, Message, UserMessage
@@ -39,13 +40,15 @@ class TurnOptions(TypedDict, total=False):
     decisions: Mapping[str, Decision] | None
     adapter: ProviderAdapter | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
+    config: RunConfig | None
 
 
 class Chat[Out]:
     """A user's conversation with a prompt, one message at a time.
 
     `loop` is a `MainLoop`, or an adapter or the name of a model for one. A template is bound
-    without params. Without a session, the chat creates one.
+    without params. Without a session, the chat creates one. The fields of `config` replace those of
+    the loop's and the adapter's configs.
 
     The chat stores its conversation in the session, replacing the previous version, so
     `session.snapshot().to_json()` saves the whole chat. To continue in another process, restore the
@@ -65,6 +68,7 @@ class Chat[Out]:
         prompt: Prompt[Out] | PromptTemplate[Out],
         *,
         session: SessionProtocol | None = None,
+        config: RunConfig | None = None,
     ) -> None:
         self.loop = loop if isinstance(loop, MainLoop) else MainLoop(loop)
         if isinstance(prompt, PromptTemplate):
@@ -74,6 +78,7 @@ class Chat[Out]:
                 f"Chat takes a Prompt, such as template.bind(…) returns, got {prompt!r}"
             )
         self.prompt = copy(prompt)
+        self.config = config
         self.session: SessionProtocol = Session() if session is None else session
         prompt.declare_state(self.session)
 
@@ -186,6 +191,7 @@ class Chat[Out]:
         self, message: str | Sequence[Part] | None, options: TurnOptions, *, streamed: bool = False
     ) -> Generator[ExecutionOptions]:
         """Reserves the session for one turn and yields the arguments for `MainLoop.execute`."""
+        options["config"] = layered(options.get("config"), self.config)
         suspension, run = options.get("suspension"), RunToken(self.prompt.name, None, streamed)
         adapter = options.get("adapter") or self.loop.adapter
         stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)

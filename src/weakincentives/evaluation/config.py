@@ -1,11 +1,12 @@
 """`RunConfig` sets the limits and options for a run."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Literal, Self
 
 from ..limits import Budget, Deadline, Prices, check_count, check_limits
+from ..signatures import check_names
 
-__all__ = ["InnerLoopConfig", "RunConfig"]
+__all__ = ["InnerLoopConfig", "RunConfig", "layered"]
 
 _MIN_CHARS = 1_000  # so that a rejection, and the note about truncated text, always fit
 
@@ -26,8 +27,13 @@ class RunConfig:
     complete result. `None` means no limit. `prices` returns the cost of a request, for
     `Budget.max_cost`; `weakincentives.contrib.prices.cost` is one such function.
 
+    An adapter, a `MainLoop`, a `Chat` and each call accept a config. For each field, the nearest
+    config that was created with it applies: a call's, then the chat's or the loop's, then the
+    adapter's.
+
     Raises `ValueError` for a negative number, a limit of fewer than 1,000 characters or an unknown
-    `parallel_tool_calls`, and `TypeError` for a value of the wrong type.
+    `parallel_tool_calls`, and `TypeError` for a value of the wrong type or a field that does not
+    exist.
     """
 
     max_turns: int | None = 100
@@ -40,6 +46,14 @@ class RunConfig:
     deadline: Deadline | None = None
     budget: Budget | None = None
     prices: Prices | None = None
+    _given: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __new__(cls, **given: object) -> Self:
+        if not given.keys() <= _NAMES:
+            check_names("RunConfig()", given, _NAMES)
+        config = object.__new__(cls)
+        object.__setattr__(config, "_given", frozenset(given))
+        return config
 
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
@@ -54,12 +68,43 @@ class RunConfig:
         _check_chars("max_argument_chars", self.max_argument_chars)
         _check_chars("max_result_chars", self.max_result_chars)
         check_limits(self.deadline, self.budget)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the fields with which the config was created."""
+        return self._given
+
+    def over(self, base: "RunConfig") -> "RunConfig":
+        """Returns a config with the fields that were given here, and otherwise those of `base`."""
+        if not self._given:
+            return base
+        given = self.given | base.given
+        values = {name: getattr(self if name in self.given else base, name) for name in given}
+        return RunConfig(**values)
+
+    def check_prices(self) -> None:
+        """Raises `ValueError` if a budget's cost cannot be limited."""
         if self.prices is None and self.budget is not None and self.budget.max_cost is not None:
             raise ValueError(
-                f"cannot apply Budget.max_cost of {self.budget.max_cost} because the adapter has "
-                "no prices; pass config=RunConfig(prices=…), such as "
+                f"cannot apply Budget.max_cost of {self.budget.max_cost} because there are no "
+                "prices; pass config=RunConfig(prices=…), such as "
                 "weakincentives.contrib.prices.cost"
             )
+
+
+def layered(*configs: RunConfig | None) -> RunConfig | None:
+    """Returns the fields of all configs; of a field that several have, the nearest, which is first.
+
+    Returns `None` if there is no config.
+    """
+    merged = None
+    for config in reversed(configs):
+        if config is not None:
+            merged = config if merged is None else config.over(merged)
+    return merged
+
+
+_NAMES = dict.fromkeys([it.name for it in fields(RunConfig) if it.init]).keys()
 
 
 def _check_chars(name: str, limit: int | None) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, NoReturn, Self
 
 from ..errors import WeakIncentivesError, copy_error
 from ..limits import TokenUsage
+from ..protocols import SessionProtocol
 from .conversation import Conversation
 from .messages import Message
 
@@ -34,7 +35,8 @@ class PromptEvaluationError(WeakIncentivesError):
     `code` is a short name for the kind of failure, `status` is the HTTP status if there was one,
     and `remedy` suggests a fix. `usage` and `turns` cover the evaluation up to the failure.
     `conversation` contains all messages so far and can be continued, because every tool call has an
-    answer. It is `None` if the evaluation failed before the conversation started.
+    answer. It is `None` if the evaluation failed before the conversation started. `session` is the
+    run's session, unless the error comes from another process.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class PromptEvaluationError(WeakIncentivesError):
         self.usage = TokenUsage()
         self.turns = 0
         self.conversation: Conversation | None = None
+        self.session: SessionProtocol | None = None
 
     @property
     def transcript(self) -> Sequence[Message]:
@@ -71,7 +74,8 @@ class PromptEvaluationError(WeakIncentivesError):
         return f"{text} [{self.phase}/{self.code}]"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), phase=self.phase, code=self.code), self.args, self.__dict__
+        state = {**self.__dict__, "session": None}
+        return partial(type(self), phase=self.phase, code=self.code), self.args, state
 
     def with_progress(
         self, *, usage: TokenUsage, turns: int, conversation: Conversation | None

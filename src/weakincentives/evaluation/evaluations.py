@@ -221,7 +221,8 @@ class Evaluation[Out]:
         approver = self._options.get("approver")
         outer, levels = self._options.get("parent"), self._loop.config.max_depth
         levels = min(levels, outer.levels_left) if outer else levels
-        parent = ParentRun(token, self.meter, bus, deadline, approver, levels - 1)
+        config = self._options.get("config")
+        parent = ParentRun(token, self.meter, bus, deadline, approver, levels - 1, config)
         return nest(adapter, parent, self._clock)
 
     def begin(self) -> None:

@@ -18,6 +18,7 @@ from .adapter import (
 )
 from .approval import Decision
 from .compaction import Compaction
+from .config import RunConfig, layered
 from .errors import ExpansionLimitError
 from .response import Execution, Expansion, StreamEvent
 from .run import NestedAdapter, Run
@@ -49,7 +50,7 @@ class MainLoop:
 
     If `adapter` comes from a tool handler's context, the loop's runs are nested in that tool call.
     `compaction` determines when the loop shortens a conversation; without `compaction`,
-    conversations are never shortened.
+    conversations are never shortened. The fields of `config` replace those of the adapter's config.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class MainLoop:
         *,
         max_expansions: int = 10,
         compaction: Compaction | None = None,
+        config: RunConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         check_count("max_expansions", max_expansions)
@@ -78,6 +80,7 @@ class MainLoop:
             )
         self.max_expansions = max_expansions
         self.compaction = compaction
+        self.config = config
         self.clock = clock
 
     @takes_bindings
@@ -176,6 +179,7 @@ class MainLoop:
         *,
         streamed: bool = False,
     ) -> Run[Out]:
+        options["config"] = layered(options.get("config"), self.config)
         return Run(
             self.adapter,
             prompt,

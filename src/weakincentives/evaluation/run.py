@@ -38,6 +38,7 @@ from .adapter import (
 )
 from .chat_turn import ChatTurn
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
+from .config import layered
 from .conversation import Conversation
 from .effects import Ask, Close, Effects, perform, perform_async, run
 from .errors import ExpansionLimitError, PromptEvaluationError, raise_instead
@@ -51,7 +52,7 @@ from .run_log import OpenCall
 from .run_records import new_log, with_record
 from .run_stream import run_stream
 from .tool_executor import AdapterOfCall
-from .whole_evaluations import OWN_LOOP, WholeEvaluation, WholeEvaluations
+from .whole_evaluations import OWN_LOOP, WholeEvaluation, WholeEvaluations, check_config
 
 __all__ = ["NestedAdapter", "Run", "has_own_loop"]
 
@@ -85,6 +86,7 @@ class Run[Out]:
         given = with_record(every)
         session, used = session_in(given), given.get("adapter") or adapter
         parent = _caller(used, adapter)  # counts the usage even if `adapter=` replaces the model
+        given["config"] = layered(given.get("config"), parent.config)
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
@@ -125,8 +127,7 @@ class Run[Out]:
     def _set_conversation(self, options: ExecutionOptions) -> None:
         """Stores the initial conversation, and checks whether it is already too long."""
         self._overrides = dict(options.get("visibility_overrides") or {})
-        self._start = options.get("conversation")
-        self._conversation = self._start
+        self._start = self._conversation = options.get("conversation")
         message = options.get("message")
         self._decisions: SectionDecisions | None = None
         self._is_too_long = self._was_refused = False
@@ -143,19 +144,19 @@ class Run[Out]:
 
     def _as_parent(self, options: ExecutionOptions, parent: ParentRun, clock: Clock) -> ParentRun:
         """Returns the parent of the run's evaluations, and stores their arguments."""
-        prompt, session = self._prompt, self._session
         bus = options.get("bus") or parent.bus
-        self._budget = options.get("budget") or self._adapter.budget
+        nearer = options.get("config")
+        self._budget = options.get("budget") or (nearer and nearer.budget) or self._adapter.budget
         deadlines = (
-            *(options.get("deadline"), parent.deadline),
+            *(options.get("deadline"), parent.deadline, nearer and nearer.deadline),
             self._budget and self._budget.deadline(clock()),
         )
         deadline = min([moment for moment in deadlines if moment], default=None)
         approver = options.get("approver") or parent.approver
         operation = Operation(
-            bus=session.bus if bus is None else bus,
+            bus=self._session.bus if bus is None else bus,
             kind="execution",
-            name=prompt.name,
+            name=self._prompt.name,
             streamed=self._streamed,
             parent=parent.operation,
             **self._ids,
@@ -167,6 +168,7 @@ class Run[Out]:
             deadline,
             approver,
             parent.levels_left,
+            nearer,
             operation,
         )
         self._options["bus"], self._options["deadline"] = bus, deadline
@@ -226,6 +228,8 @@ class Run[Out]:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Saves the conversation and publishes how the run ended."""
         evaluation = self._evaluation
+        if isinstance(error, PromptEvaluationError):
+            error.session = self._session
         try:
             if evaluation is not None:
                 if error is not None:
@@ -343,8 +347,9 @@ class Run[Out]:
             return evaluation
         if self._own is not None:
             options["budget"] = self._own.meter.left
-        known = ConversationOptions.__annotations__
+        known = ConversationOptions.__annotations__.keys() - {"config"}
         asked = WholeEvaluations(adapter, {k: v for k, v in options.items() if k in known})
+        check_config(adapter, options.get("config"))
         own_loop = WholeEvaluation(asked, rendered, streamed=self._streamed)
         self._evaluation = own_loop
         return own_loop
@@ -504,10 +509,9 @@ class Run[Out]:
 class NestedAdapter(ProviderAdapter):
     """The adapter that a tool's handler receives; its evaluations are part of the tool call.
 
-    Each evaluation is a complete run, as with `MainLoop`, so it opens the sections that its model
-    requests. It inherits the bus and the deadline of `parent` and counts its usage in the parent's
-    meter. The same is true for a `MainLoop` that uses this adapter. `call` is a tool call of
-    `caller`, with the call's bus.
+    Each evaluation is a complete run, as with `MainLoop`, which opens the sections that its model
+    requests. It inherits the bus and the deadline of `parent`, and counts its usage in the parent's
+    meter, as a `MainLoop` does that uses this adapter. `call` is a tool call with its bus.
     """
 
     adapter: ProviderAdapter

@@ -7,18 +7,29 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
 from ..prompt.template import AnyPrompt
 from .adapter import ProviderAdapter
+from .config import RunConfig
 from .conversation import Conversation
 from .effects import Ask, Effects
 from .inner_loop import Restart
 from .response import Completed, PromptResponse, StreamEvent
 
-__all__ = ["OWN_LOOP", "WholeEvaluation", "WholeEvaluations"]
+__all__ = ["OWN_LOOP", "WholeEvaluation", "WholeEvaluations", "check_config"]
 
 OWN_LOOP = (
     "cannot evaluate again with further sections open because {} has a loop of its own, in which a "
     "tool that must not run twice could run again; derive the adapter from LoopAdapter and "
     "override connect alone"
 )
+
+
+def check_config(adapter: ProviderAdapter, config: RunConfig | None) -> None:
+    """Raises `ValueError` for fields of a config that an adapter with its own loop cannot apply."""
+    names = sorted(config.given - {"budget", "deadline"}) if config else []
+    if names:
+        raise ValueError(
+            f"cannot apply {', '.join(names)} of the config because {type(adapter).__name__} has a "
+            "loop of its own; set it on the adapter"
+        )
 
 
 class WholeEvaluations:

@@ -122,6 +122,7 @@ class NestedOptions(TypedDict, total=False):
     deadline: "Deadline | None"
     budget: "Budget | None"
     adapter: AnyEvaluator
+    config: Any  # a `RunConfig`, which this layer does not know
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -118,27 +118,18 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     ) -> None:
         if find_spec("claude_agent_sdk") is None:
             raise missing_extra("ClaudeAgentSDKAdapter", "the Claude Agent SDK", "claude-agent-sdk")
-        config = config or RunConfig()
-        chars = min(config.max_result_chars or MAX_RESULT_CHARS, MAX_RESULT_CHARS)
-        super().__init__(config=replace(config, max_result_chars=chars), clock=clock)
+        super().__init__(config=config, clock=clock)
         if names := sorted((options or {}).keys() & _OWN_OPTIONS.split()):
             raise ValueError(
                 f"options {names!r} cannot be passed because the adapter sets them; use the "
                 "adapter's own arguments"
             )
-        if builtin_tools and self.config.parallel_tool_calls == "isolated":
-            raise ValueError(
-                "parallel_tool_calls='isolated' cannot be combined with built-in tools, which run "
-                "in order"
-            )
         check_builtin_approval(approval or {}, builtin_tools, options or {})
         self.sdk: AnySDK = import_module("claude_agent_sdk")
         self.sdk.ClaudeAgentOptions(**(options or {}))  # raises early for an unknown name
-        self.model = model
-        self.builtin_tools = tuple(builtin_tools)
+        self.model, self.builtin_tools = model, tuple(builtin_tools)
         self.approval: dict[str, Approval] = dict(approval or {})
-        self.cwd = cwd
-        self.transport = transport
+        self.cwd, self.transport = cwd, transport
         variables = {_KEY: api_key, "ANTHROPIC_BASE_URL": base_url}
         self._env = {
             "CLAUDE_CODE_MAX_RETRIES": str(max_retries),
@@ -146,11 +137,20 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             **{name: value for name, value in variables.items() if value},
             **(env or {}),
         }
-        self.isolated = isolated
-        self.start_timeout = start_timeout
+        self.isolated, self.start_timeout = isolated, start_timeout
         self._max_reply_bytes = max_reply_bytes
         self._dynamic_tools = dynamic_tools
+        self.config = self.limited(self.config)
         self._options = dict(options or {})
+
+    def limited(self, config: RunConfig) -> RunConfig:
+        if self.builtin_tools and config.parallel_tool_calls == "isolated":
+            raise ValueError(
+                "parallel_tool_calls='isolated' cannot be combined with built-in tools, which run "
+                "in order"
+            )
+        chars = min(config.max_result_chars or MAX_RESULT_CHARS, MAX_RESULT_CHARS)
+        return super().limited(replace(config, max_result_chars=chars))
 
     @property
     def supports_dynamic_tools(self) -> bool:
