@@ -28,10 +28,12 @@ from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
     PromptTemplate,
+    SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import (
     EvaluationStopped,
     Event,
@@ -520,6 +522,49 @@ def test_output_error_hidden_by_a_stop_is_raised_without_another_request() -> No
     with pytest.raises(PromptEvaluationError, match="not the declared output"):
         chat.send()
     assert len(adapter.requests) == 1
+
+
+def test_turn_stopped_after_a_handler_requested_sections_opens_them() -> None:
+    more = MarkdownSection(
+        title="More",
+        template="The rest.",
+        summary="In short.",
+        visibility=SectionVisibility.SUMMARY,
+    )
+
+    def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        raise VisibilityExpansionRequired(
+            requested_overrides={("more",): SectionVisibility.FULL},
+            reason="needed",
+            section_keys=("more",),
+        )
+
+    task = MarkdownSection(title="Task", template="Do.", tools=[tool(look, name="look")])
+    asked = PromptTemplate[None](ns="tests", key="k", sections=[task, more]).bind()
+    adapter = ScriptedAdapter([call(("look", {})), say("Done.")])
+    chat = Chat(MainLoop(adapter), asked, session=Session())
+    unsubscribe = session_of(chat).bus.subscribe(ToolInvoked, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    unsubscribe()
+    execution = chat.send()
+    assert [expansion.section_keys for expansion in execution.expansions] == [("more",)]
+    assert [request.messages[0].text.endswith("The rest.") for request in adapter.requests] == [
+        False,
+        True,
+    ]
+
+
+def test_continued_turn_stays_with_the_provider_that_it_fell_back_to() -> None:
+    cut = replace(say("Half"), finish="length")
+    first = ScriptedAdapter([cut])
+    second = ScriptedAdapter([call(("note", {"a": 1})), stop, say("Done.")])
+    adapter = FallbackAdapter(first, second, on=("truncated",))
+    chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    assert chat.send().text == "Done."
+    assert (len(first.requests), answers(chat)) == (1, ["did 1"])
 
 
 def test_changed_nested_run_leaves_no_suspended_run_in_the_session() -> None:
