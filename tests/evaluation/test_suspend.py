@@ -12,7 +12,7 @@ from support.media import PNG
 from support.suspensions import agent, delegating, notes, opening, suspended, write_note
 from weakincentives.content import Image
 from weakincentives.errors import SerdeError
-from weakincentives.evaluation.approval import Approve, Decision, Deny
+from weakincentives.evaluation.approval import Approve, Decision, Deny, ReplaceArguments
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError, TurnLimitError
 from weakincentives.evaluation.inner_loop import RunConfig
@@ -21,6 +21,7 @@ from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import RunSuspended, SuspendedRun, Suspension
 from weakincentives.prompt import (
+    MarkdownSection,
     Prompt,
     PromptTemplate,
     Tool,
@@ -182,6 +183,28 @@ def test_tool_without_pending_calls_may_change_before_a_resume() -> None:
 
 # --------------------------------------------------------------------------------------------------
 # the mark in the session
+
+
+@pytest.mark.parametrize("decision", [Approve(), Deny("no"), ReplaceArguments({"a": 9})])
+def test_decided_call_of_a_disabled_section_is_answered_as_unknown(decision: Decision) -> None:
+    def agent_with(*, enabled: bool) -> Prompt[Any]:
+        writing = MarkdownSection(
+            title="Writing",
+            template="Write.",
+            tools=[asking(write_note)],
+            enabled=lambda: enabled,
+            state=[Note],
+        )
+        task = MarkdownSection(title="Task", template="Do it.")
+        return PromptTemplate[None](ns="tests", key="k", sections=[task, writing]).bind()
+
+    loop, at = MainLoop(ScriptedAdapter([WAITS, say("done")])), Session()
+    suspension = suspended(loop, agent_with(enabled=True), at)
+    decisions = {"call_1": decision}
+    execution = loop.resume(agent_with(enabled=False), suspension, decisions, session=at)
+    [answer] = answers(execution.response.transcript)
+    assert (execution.text, answer.success, notes(at)) == ("done", False, [])
+    assert "Unknown tool 'run'" in answer.content
 
 
 def test_two_suspended_runs_of_one_session_can_be_resumed_in_sequence() -> None:
