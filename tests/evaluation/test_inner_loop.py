@@ -395,6 +395,18 @@ def test_closing_a_section_removes_only_tools_that_the_model_has() -> None:
     assert loop.transcript[-1] == ToolsRemoved(("known",))
 
 
+def test_conversation_keeps_the_sections_that_calls_have_opened_and_closed() -> None:
+    loop = machine()
+    start(loop)
+    step = loop.receive(asks("known", "known"))
+    assert isinstance(step, ToolCalls)
+    first, second = map(outcome, step.calls)
+    loop.submit([replace(first, opened=(("a",), ("b",)))])
+    loop.submit([replace(second, closed=("b",))])
+    sections = {record.path: record.visibility for record in loop.conversation_now.sections}
+    assert sections == {("a",): SectionVisibility.FULL, ("b",): SectionVisibility.SUMMARY}
+
+
 def test_several_section_requests_are_merged_into_one_restart() -> None:
     loop = machine()
     start(loop)
