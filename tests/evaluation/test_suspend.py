@@ -313,6 +313,32 @@ def test_handler_can_catch_run_suspended_and_read_the_pending_previews() -> None
     )
 
 
+def test_parallel_suspended_calls_resume_in_order_and_keep_later_decisions() -> None:
+    sent: list[int] = []
+    mail = replace(mailing(sent), name="run", approval="arguments")
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(agent(mail, text=f"Mail {params.a}.").bind()).text)
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        first, *later = map(str, seen.messages)
+        if "Do it." in first:
+            return say("done") if later else call(("delegate", {"a": 1}), ("delegate", {"a": 2}))
+        return say("sent") if later else call(("run", {"a": 1 if "Mail 1." in first else 2}))
+
+    config = RunConfig(parallel_tool_calls="isolated")
+    loop, at = MainLoop(ScriptedAdapter([answer] * 9, config=config)), Session()
+    at.declare(Note)
+    asked = prompt(tool(delegate, name="delegate"))
+    both = suspended(loop, asked, at)
+    first, second = both.pending
+    again = suspended(loop, asked, at, suspension=both, decisions={second.call_id: Approve()})
+    assert sent == []  # the first call is not decided, so the second has to wait
+    assert again.decisions == {second.call_id: Approve()}
+    assert loop.resume(asked, again, {first.call_id: Approve()}, session=at).text == "done"
+    assert sent == [1, 2]
+
+
 def test_rejected_nested_run_does_not_stay_suspended_after_a_call_has_run() -> None:
     def asked(description: str) -> Prompt[Any]:
         first = agent(asking(write_note, "arguments"))
