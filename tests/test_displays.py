@@ -35,6 +35,7 @@ from weakincentives.displays import (
     visible,
 )
 from weakincentives.evaluation.approval import Deny, Preview
+from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.inspection.report import readable
 from weakincentives.inspection.secrets import mask_secrets
@@ -85,6 +86,20 @@ def test_repr_is_one_bounded_line_without_message_texts() -> None:
         assert len(repr(value)) < 600
         assert "\n" not in repr(value)
         assert SECRET not in repr(value)
+
+
+def test_repr_of_a_suspension_contains_its_ids_and_no_text_of_its_run() -> None:
+    paying = Tool[Note, Note](
+        name="pay", description="Pays.", handler=note, approval="arguments", effect="repeatable"
+    )
+    section = MarkdownSection(title="Task", template="Go.", tools=[paying])
+    asked = PromptTemplate[None](ns="shop", key="support", sections=[section]).bind()
+    loop = MainLoop(ScriptedAdapter([call(("pay", {"text": SECRET}))]))
+    with pytest.raises(RunSuspended) as waiting:
+        loop.execute(asked, session=Session(), message=SECRET)
+    suspension = waiting.value.suspension
+    ids = f"run_id={suspension.run_id!r}, ns='shop', key='support'"
+    assert repr(suspension) == f"Suspension({ids})"
 
 
 def test_repr_summarizes_prompt_response_execution_and_conversation() -> None:

@@ -12,7 +12,7 @@ from weakincentives.contrib.mcp.lock import read_lock
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.messages import AssistantMessage
-from weakincentives.evaluation.suspension import Suspension
+from weakincentives.evaluation.suspension import Suspension, previews_of_0_2
 from weakincentives.inspection.event_log import read_events
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -76,10 +76,18 @@ def test_stopped_conversation_of_0_2_continues() -> None:
 
 
 @pytest.mark.claim("N-30")
-@pytest.mark.parametrize("name", ["suspension.json", "suspension-nested.json"])
-def test_suspension_of_0_2_is_rejected_with_a_fix(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "call_id"),
+    [("suspension.json", "call_3"), ("suspension-nested.json", "call_1/1/call_2")],
+)
+def test_suspension_of_0_2_is_rejected_with_a_fix_but_its_calls_can_be_listed(
+    name: str, call_id: str
+) -> None:
     with pytest.raises(SerdeError, match="start a new run from its conversation"):
         Suspension.from_json(read(name))
+    previews = previews_of_0_2(read(name))
+    assert previews is not None
+    assert [(preview.tool, preview.call_id) for preview in previews] == [("pay", call_id)]
 
 
 def test_event_log_of_0_2_is_rejected_with_a_fix() -> None:

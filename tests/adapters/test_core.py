@@ -8,13 +8,14 @@ import pickle
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
 
 from support.agents import Args, answers, ok, prompt, recorded, tool
 from weakincentives.adapters.core import Connection, LoopAdapter, PromptResponse, ProviderAdapter
-from weakincentives.content import text_of
+from weakincentives.content import MediaSupport, text_of
 from weakincentives.errors import WeakIncentivesError
 from weakincentives.evaluation.approval import Deny
 from weakincentives.evaluation.conversation import Conversation
@@ -375,7 +376,12 @@ def test_error_survives_pickling_and_copying_with_all_fields(
     kind: type[PromptEvaluationError],
 ) -> None:
     error = kind(
-        "slow down", phase="request", code="throttled", provider="p", status=429, remedy="wait"
+        message="slow down",
+        phase="request",
+        code="throttled",
+        provider="p",
+        status=429,
+        remedy="wait",
     )
     conversation = Conversation(ns="tests", key="core", messages=(UserMessage("hi"),))
     error = error.with_progress(usage=TokenUsage(1, 2), turns=3, conversation=conversation)
@@ -385,6 +391,7 @@ def test_error_survives_pickling_and_copying_with_all_fields(
         assert type(twin) is kind
         assert str(twin) == str(error)
         assert vars(twin) == vars(error)
+        assert twin.args == ("slow down",)
 
 
 # --- A subclass
@@ -432,6 +439,17 @@ def test_cancelled_request_is_recorded_in_an_event() -> None:
 
 def test_loop_adapters_support_dynamic_tools() -> None:
     assert Broken().supports_dynamic_tools is True
+
+
+def test_adapter_accepts_no_media_and_has_no_budget_by_default() -> None:
+    assert (Broken().media, Broken().budget) == (MediaSupport(), None)
+
+
+@pytest.mark.parametrize("kind", [ProviderAdapter, LoopAdapter])
+def test_evaluate_async_is_a_coroutine_function_and_evaluate_is_not(kind: Any) -> None:
+    assert iscoroutinefunction(kind.evaluate_async)
+    assert not iscoroutinefunction(kind.evaluate)
+    assert not iscoroutinefunction(kind.stream)
 
 
 def test_response_repr_omits_the_transcript() -> None:

@@ -411,6 +411,13 @@ def test_binary_or_large_file_is_previewed_by_size_and_digest(data: bytes) -> No
 
 
 def test_preview_lists_100_events_and_its_digest_covers_all() -> None:
+    def publish_100(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        for number in range(100):
+            context.event_bus.publish(Which(number))
+        return ToolResult("ok")
+
+    [complete] = previews(asking(publish_100), Session(), Deny())
+    assert (len(complete.events), complete.omitted) == (100, ())
     digests: set[str] = set()
     for last in (149, 150):
 

@@ -20,7 +20,7 @@ from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import ChangedRunError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, media_of
 from weakincentives.evaluation.response import AnswerRejected, ToolCallFinished
 from weakincentives.evaluation.suspension import RunSuspended, SuspendedRun, Suspension
 from weakincentives.limits import Budget
@@ -28,10 +28,12 @@ from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
     PromptTemplate,
+    SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import (
     EvaluationStopped,
     Event,
@@ -215,13 +217,13 @@ def test_stopped_chat_inside_a_call_continues_in_the_same_call() -> None:
 
 
 class Unreachable(ScriptedAdapter):
-    """Connects only while `is_up`."""
+    """Connects only while there is no `failure`."""
 
-    is_up = True
+    failure: BaseException | None = None
 
     def connect(self, rendered: Any) -> Any:
-        if not self.is_up:
-            raise ConnectionError("no network")
+        if self.failure is not None:
+            raise self.failure
         return super().connect(rendered)
 
 
@@ -232,11 +234,11 @@ def test_stopped_turn_is_unchanged_if_continuing_fails_to_connect() -> None:
     with pytest.raises(KeyboardInterrupt):
         chat.send("Go")
     unsubscribe()
-    before, adapter.is_up = chat.conversation, False
+    before, adapter.failure = chat.conversation, ConnectionError("no network")
     with pytest.raises(ConnectionError):
         chat.send()
     assert chat.conversation == before
-    adapter.is_up = True
+    adapter.failure = None
     assert chat.send().text == "Done."
     assert answers(chat) == ["paid 2", "did 1"]
     assert PAID == [2]
@@ -251,6 +253,19 @@ def test_message_of_a_turn_stopped_before_its_first_request_is_sent_later() -> N
     assert again.send().text == "Done."
     assert again.conversation is not None
     assert again.conversation.messages[1].text.startswith("See this.")
+
+
+def test_image_of_a_turn_stopped_before_it_connects_is_sent_later() -> None:
+    adapter = Unreachable([say("Done.")])
+    adapter.failure = KeyboardInterrupt()
+    chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    with pytest.raises(KeyboardInterrupt):
+        chat.send(["See this.", PICTURE])
+    adapter.failure = None
+    assert chat.send().text == "Done."
+    [request] = adapter.requests
+    [sent] = media_of(request.messages[1])
+    assert session_of(chat).content.load(sent) == PICTURE.data
 
 
 def test_turn_with_a_lone_surrogate_and_a_nan_price_is_stored() -> None:
@@ -507,6 +522,49 @@ def test_output_error_hidden_by_a_stop_is_raised_without_another_request() -> No
     with pytest.raises(PromptEvaluationError, match="not the declared output"):
         chat.send()
     assert len(adapter.requests) == 1
+
+
+def test_turn_stopped_after_a_handler_requested_sections_opens_them() -> None:
+    more = MarkdownSection(
+        title="More",
+        template="The rest.",
+        summary="In short.",
+        visibility=SectionVisibility.SUMMARY,
+    )
+
+    def look(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        raise VisibilityExpansionRequired(
+            requested_overrides={("more",): SectionVisibility.FULL},
+            reason="needed",
+            section_keys=("more",),
+        )
+
+    task = MarkdownSection(title="Task", template="Do.", tools=[tool(look, name="look")])
+    asked = PromptTemplate[None](ns="tests", key="k", sections=[task, more]).bind()
+    adapter = ScriptedAdapter([call(("look", {})), say("Done.")])
+    chat = Chat(MainLoop(adapter), asked, session=Session())
+    unsubscribe = session_of(chat).bus.subscribe(ToolInvoked, stop)
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    unsubscribe()
+    execution = chat.send()
+    assert [expansion.section_keys for expansion in execution.expansions] == [("more",)]
+    assert [request.messages[0].text.endswith("The rest.") for request in adapter.requests] == [
+        False,
+        True,
+    ]
+
+
+def test_continued_turn_stays_with_the_provider_that_it_fell_back_to() -> None:
+    cut = replace(say("Half"), finish="length")
+    first = ScriptedAdapter([cut])
+    second = ScriptedAdapter([call(("note", {"a": 1})), stop, say("Done.")])
+    adapter = FallbackAdapter(first, second, on=("truncated",))
+    chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("Go")
+    assert chat.send().text == "Done."
+    assert (len(first.requests), answers(chat)) == (1, ["did 1"])
 
 
 def test_changed_nested_run_leaves_no_suspended_run_in_the_session() -> None:

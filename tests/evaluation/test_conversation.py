@@ -182,6 +182,28 @@ def test_changed_section_without_tools_is_sent_again_if_the_model_has_read_it() 
         assert [record.full for record in second.sections] == ["## 1. Notes\n\nBe rude."]
 
 
+def test_section_that_the_model_read_is_not_sent_again_unless_it_changes() -> None:
+    manner = MarkdownSection[Manner](title="Manner", template="Be $word.")
+    section = MarkdownSection(
+        title="Notes", template="Read.", summary="More.", visibility=SUMMARY, children=[manner]
+    )
+    notes = PromptTemplate[None](ns="tests", key="notes", sections=[section])
+    read = call(("read_section", {"section_key": "notes"}))
+    adapter, session = ScriptedAdapter([read, say("one"), say("two"), say("three")]), Session()
+    conversation = adapter.evaluate(
+        notes.bind(Manner("kind")), session=session, message="Hi"
+    ).conversation
+    # without the params, the section can no longer be rendered in full, but its summary can
+    for asked in (notes.bind(Manner("kind")), notes.bind()):
+        assert conversation is not None
+        before = conversation.messages
+        conversation = adapter.evaluate(
+            asked, session=session, message="So?", conversation=conversation
+        ).conversation
+        assert conversation is not None
+        assert kinds(conversation.messages[len(before) :]) == ["user", "assistant"]
+
+
 def test_truncated_answer_is_replaced_when_the_run_continues() -> None:
     cut = AssistantMessage(text="So", finish="length")
     with pytest.raises(PromptEvaluationError) as caught:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import check_answered, text_of, tool
+from weakincentives.content import Image
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
@@ -32,6 +33,7 @@ from weakincentives.evaluation.inner_loop import (
 from weakincentives.evaluation.messages import (
     AssistantMessage,
     Finish,
+    Instructions,
     Message,
     ToolCall,
     ToolExecutionOutcome,
@@ -329,6 +331,49 @@ def test_budget_remedy_mentions_prices_only_if_a_price_is_missing(
     assert caught.value.remedy == remedy
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "marked"),
+    [
+        ("bad_request", 400, ["More.", "Look."]),
+        ("content", None, ["Look."]),
+        ("server_error", 500, ["Look."]),
+        ("rate_limit", 429, []),
+    ],
+)
+def test_rejected_request_marks_the_messages_since_the_models_last_one(
+    code: str, status: int | None, marked: list[str]
+) -> None:
+    picture = Image.from_url("https://example.com/a.png", "image/png")
+    new = UserMessage("More."), UserMessage(("Look.", picture))
+    earlier = Instructions("Be kind."), UserMessage(("Hi", picture)), says("Hello.")
+    loop = InnerLoop(conversation=replace(opening(), messages=(*earlier, *new)))
+    loop.start()
+    error = loop.failed(PromptEvaluationError("no", phase="request", code=code, status=status))
+    assert error.conversation is not None
+    messages = error.conversation.messages
+    users = [message for message in messages if isinstance(message, UserMessage)]
+    refused = [message for message in users if message.refused]
+    assert [text_of(message).partition("\n")[0] for message in refused] == marked
+    assert messages[:3] == earlier
+    assert error.conversation.retried().messages == (*earlier, *new)
+
+
+def test_stop_answers_started_calls_as_unknown_and_the_others_as_not_run() -> None:
+    loop = machine()
+    start(loop)
+    step = loop.receive(asks("known", "late_one", "late_two"))
+    assert isinstance(step, ToolCalls)
+    loop.submit([outcome(step.calls[0])])
+    loop.running = step.calls[1:2]
+    loop.stop()
+    texts = [(item.text, item.unknown) for item in loop.transcript if isinstance(item, ToolMessage)]
+    assert texts == [
+        ("did known", False),
+        ("This call was interrupted and its outcome is unknown.", True),
+        ("Not run: the evaluation ended.", False),
+    ]
+
+
 def test_final_text_joins_paused_parts_and_excludes_earlier_answers() -> None:
     loop = machine()
     start(loop)
@@ -348,6 +393,18 @@ def test_closing_a_section_removes_only_tools_that_the_model_has() -> None:
     closed = replace(outcome(step.calls[0]), closed=("s",), closed_tools=("late_one", "known"))
     loop.submit([closed])
     assert loop.transcript[-1] == ToolsRemoved(("known",))
+
+
+def test_conversation_keeps_the_sections_that_calls_have_opened_and_closed() -> None:
+    loop = machine()
+    start(loop)
+    step = loop.receive(asks("known", "known"))
+    assert isinstance(step, ToolCalls)
+    first, second = map(outcome, step.calls)
+    loop.submit([replace(first, opened=(("a",), ("b",)))])
+    loop.submit([replace(second, closed=("b",))])
+    sections = {record.path: record.visibility for record in loop.conversation_now.sections}
+    assert sections == {("a",): SectionVisibility.FULL, ("b",): SectionVisibility.SUMMARY}
 
 
 def test_several_section_requests_are_merged_into_one_restart() -> None:

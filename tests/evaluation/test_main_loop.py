@@ -492,16 +492,19 @@ def test_deadline_applies_to_all_evaluations_together(how: str) -> None:
 
 
 @drivers
-def test_error_after_a_restart_contains_the_usage_of_all_evaluations(run: Run) -> None:
+@pytest.mark.parametrize("usage", [EACH, TokenUsage()], ids=["counted", "unreported"])
+def test_error_after_a_restart_contains_the_usage_of_all_evaluations(
+    run: Run, usage: TokenUsage
+) -> None:
     failing = PromptEvaluationError("the provider is down", phase="request", code="down")
     with pytest.raises(PromptEvaluationError) as caught:
-        run(static(read("more"), failing), manual(), Session())
+        run(static(replace(read("more"), usage=usage), failing), manual(), Session())
     assert str(caught.value) == str(failing)
     assert (failing.turns, failing.transcript) == (
         0,
         (),
     )  # an error that is used elsewhere does not change
-    assert (caught.value.usage, caught.value.turns) == (EACH, 2)
+    assert (caught.value.usage, caught.value.turns) == (usage, 2)
 
 
 # --- At most once

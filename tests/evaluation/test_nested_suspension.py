@@ -24,6 +24,7 @@ from weakincentives.evaluation.approval import (
     ReplaceArguments,
 )
 from weakincentives.evaluation.compaction import Compaction
+from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
 from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.logged_run import Asked, ProviderFailure
@@ -43,7 +44,7 @@ from weakincentives.prompt import (
 from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.events import PromptExecuted
 from weakincentives.runtime.session import Session
-from weakincentives.testing.scripted import ScriptedAdapter, SeenRequest, call, say
+from weakincentives.testing.scripted import Reply, ScriptedAdapter, SeenRequest, call, say
 
 
 def run_suspended(
@@ -612,6 +613,29 @@ def test_provider_failure_record_restores_the_same_error(
     assert type(again) is type(error)
     assert vars(again) == vars(error)
     assert str(again) == str(error)
+
+
+def test_repeated_nested_run_fails_with_the_conversation_of_its_failure() -> None:
+    seen: list[Conversation | None] = []
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            context.evaluate(agent().bind())
+        except PromptEvaluationError as error:
+            seen.append(error.conversation)
+        return ToolResult(context.evaluate(agent(asking(write_note)).bind()).text)
+
+    down = PromptEvaluationError("down", phase="request", code="connection")
+    waits = call(("run", {"a": 1}))
+    script: list[Reply] = [call(("delegate", {})), down, waits, say("inside"), say("done")]
+    loop, at = MainLoop(ScriptedAdapter(script)), Session()
+    asked = prompt(tool(delegate, name="delegate"))
+    suspension = suspended(loop, asked, at)
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    assert loop.resume(asked, suspension, decisions, session=at).text == "done"
+    first, again = seen
+    assert first is not None
+    assert again == first
 
 
 # --------------------------------------------------------------------------------------------------

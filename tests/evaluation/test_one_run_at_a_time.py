@@ -18,6 +18,7 @@ from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.locks import ConcurrentRunError, RunStack, RunToken
 from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.runtime.events import Operation
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -156,6 +157,9 @@ def test_closed_or_dropped_stream_releases_the_session(ending: str) -> None:
 
 
 def test_run_that_fails_at_its_start_releases_the_session() -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
     session, three = Session(), cast("Any", 3)
     kept = list[BaseException]()  # their tracebacks keep the frames of the run
     for _ in range(2):
@@ -165,6 +169,11 @@ def test_run_that_fails_at_its_start_releases_the_session() -> None:
         with pytest.raises(Exception, match="no reply") as failed:
             ScriptedAdapter([]).evaluate(prompt(), session=session)
         kept.append(failed.value)
+        unsubscribe = session.bus.subscribe(Operation, interrupt)
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            MainLoop(script([1])).execute(prompt(), session=session)
+        kept.append(stopped.value)
+        unsubscribe()
     assert ScriptedAdapter([say("yes")]).evaluate(prompt(), session=session).text == "yes"
 
 

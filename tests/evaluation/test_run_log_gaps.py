@@ -89,16 +89,31 @@ def test_chat_resumes_a_call_suspended_after_a_restart() -> None:
     assert chat.resume(suspension, decisions).text == "Done."
 
 
+class Words(ScriptedAdapter):
+    """Its answers come word by word; at the word `ctrl-c`, the user presses these keys."""
+
+    def ask_stream(self, request: Any) -> Any:
+        answer = self.ask(request)
+        for word in answer.text.split():
+            if word == "ctrl-c":
+                raise KeyboardInterrupt
+            yield TextDelta(f"{word} ")
+        yield answer
+
+
+def test_continued_turn_requests_an_interrupted_answer_again_without_its_text() -> None:
+    adapter = Words([say("alpha beta ctrl-c"), say("Short.")])
+    chat = Chat(MainLoop(adapter), prompt(), session=Session())
+    with pytest.raises(KeyboardInterrupt):
+        list(chat.stream("Explain."))
+    assert chat.conversation is not None
+    assert chat.conversation.messages[-1].text == "alpha beta "
+    assert chat.send().text == "Short."
+    first, again = adapter.requests
+    assert again.messages == first.messages
+
+
 def test_text_streamed_before_a_stop_is_in_the_next_request() -> None:
-    class Words(ScriptedAdapter):
-        """A model whose first answer arrives word by word."""
-
-        def ask_stream(self, request: Any) -> Any:
-            answer = self.ask(request)
-            for word in answer.text.split():
-                yield TextDelta(f"{word} ")
-            yield answer
-
     adapter = Words([say("alpha beta gamma"), say("Short.")])
     chat = Chat(MainLoop(adapter), prompt(), session=Session())
     events = chat.stream("Explain.")

@@ -131,6 +131,13 @@ def test_stream_closed_before_the_first_read_runs_nothing(start: Start) -> None:
 
 
 @every_stream
+def test_send_returns_the_next_event_of_a_stream(start: Start) -> None:
+    events = start(ScriptedAdapter([say("One two.")]), prompt(), Session())
+    assert next(events) == TextDelta("One two.")
+    assert isinstance(events.send(None), Completed)
+
+
+@every_stream
 def test_exception_thrown_into_a_stream_ends_the_run(start: Start) -> None:
     events = start(ScriptedAdapter([say("One two.")]), prompt(), session := Session())
     assert isinstance(next(events), TextDelta)

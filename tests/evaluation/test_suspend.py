@@ -12,7 +12,7 @@ from support.media import PNG
 from support.suspensions import agent, delegating, notes, opening, suspended, write_note
 from weakincentives.content import Image
 from weakincentives.errors import SerdeError
-from weakincentives.evaluation.approval import Approve, Decision, Deny
+from weakincentives.evaluation.approval import Approve, Decision, Deny, ReplaceArguments
 from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.errors import PromptEvaluationError, TurnLimitError
 from weakincentives.evaluation.inner_loop import RunConfig
@@ -21,6 +21,7 @@ from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.suspension import RunSuspended, SuspendedRun, Suspension
 from weakincentives.prompt import (
+    MarkdownSection,
     Prompt,
     PromptTemplate,
     Tool,
@@ -184,6 +185,28 @@ def test_tool_without_pending_calls_may_change_before_a_resume() -> None:
 # the mark in the session
 
 
+@pytest.mark.parametrize("decision", [Approve(), Deny("no"), ReplaceArguments({"a": 9})])
+def test_decided_call_of_a_disabled_section_is_answered_as_unknown(decision: Decision) -> None:
+    def agent_with(*, enabled: bool) -> Prompt[Any]:
+        writing = MarkdownSection(
+            title="Writing",
+            template="Write.",
+            tools=[asking(write_note)],
+            enabled=lambda: enabled,
+            state=[Note],
+        )
+        task = MarkdownSection(title="Task", template="Do it.")
+        return PromptTemplate[None](ns="tests", key="k", sections=[task, writing]).bind()
+
+    loop, at = MainLoop(ScriptedAdapter([WAITS, say("done")])), Session()
+    suspension = suspended(loop, agent_with(enabled=True), at)
+    decisions = {"call_1": decision}
+    execution = loop.resume(agent_with(enabled=False), suspension, decisions, session=at)
+    [answer] = answers(execution.response.transcript)
+    assert (execution.text, answer.success, notes(at)) == ("done", False, [])
+    assert "Unknown tool 'run'" in answer.content
+
+
 def test_two_suspended_runs_of_one_session_can_be_resumed_in_sequence() -> None:
     asked, at = prompt(asking(write_note, "arguments")), Session()
     loops = [MainLoop(ScriptedAdapter([call(("run", {"a": a})), say("done")])) for a in (1, 2)]
@@ -288,6 +311,32 @@ def test_handler_can_catch_run_suspended_and_read_the_pending_previews() -> None
         "the run needs approval for 1 call (run); "
         "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
     )
+
+
+def test_parallel_suspended_calls_resume_in_order_and_keep_later_decisions() -> None:
+    sent: list[int] = []
+    mail = replace(mailing(sent), name="run", approval="arguments")
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(agent(mail, text=f"Mail {params.a}.").bind()).text)
+
+    def answer(seen: SeenRequest) -> AssistantMessage:
+        first, *later = map(str, seen.messages)
+        if "Do it." in first:
+            return say("done") if later else call(("delegate", {"a": 1}), ("delegate", {"a": 2}))
+        return say("sent") if later else call(("run", {"a": 1 if "Mail 1." in first else 2}))
+
+    config = RunConfig(parallel_tool_calls="isolated")
+    loop, at = MainLoop(ScriptedAdapter([answer] * 9, config=config)), Session()
+    at.declare(Note)
+    asked = prompt(tool(delegate, name="delegate"))
+    both = suspended(loop, asked, at)
+    first, second = both.pending
+    again = suspended(loop, asked, at, suspension=both, decisions={second.call_id: Approve()})
+    assert sent == []  # the first call is not decided, so the second has to wait
+    assert again.decisions == {second.call_id: Approve()}
+    assert loop.resume(asked, again, {first.call_id: Approve()}, session=at).text == "done"
+    assert sent == [1, 2]
 
 
 def test_rejected_nested_run_does_not_stay_suspended_after_a_call_has_run() -> None:

@@ -427,6 +427,8 @@ def test_resume_rejects_decisions_on_unknown_calls_or_of_another_type(
     loop, asked, at, suspension = suspended(("run", {"a": 1}))
     with pytest.raises((ValueError, TypeError), match=message):
         loop.resume(asked, suspension, decisions, session=at)
+    with pytest.raises((ValueError, TypeError), match=message):
+        suspension.decide(decisions)
     loop.resume(asked, suspension, {"call_1": Approve()}, session=at)  # it is still suspended
 
 

@@ -688,7 +688,9 @@ def test_missing_params_below_a_summary_are_reported_at_the_start(
     disclosure: Disclosure, caplog: pytest.LogCaptureFixture
 ) -> None:
     off = MarkdownSection[Needed](title="Off", key="off", template="$value", enabled=False)
-    prompt = template_of(hidden("guide", children=[needing(), off]), disclosure=disclosure)
+    intro = MarkdownSection(title="Intro", key="intro", template="Hello.")
+    guide = hidden("guide", children=[needing(), off])
+    prompt = template_of(intro, guide, disclosure=disclosure)
     rendered = prompt.render()
     assert rendered.missing_params == {("guide", "deep"): Needed}
     session = Session()

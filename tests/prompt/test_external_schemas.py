@@ -166,13 +166,16 @@ def test_union_at_the_root_moves_into_the_description() -> None:
     )
 
 
-def test_property_with_an_unsupported_name_moves_into_the_description() -> None:
-    spec = spec_of({"type": "object", "properties": {"$top": {"type": "integer"}}})
+@pytest.mark.parametrize(
+    ("schema", "text"), [({"type": "integer"}, '{"type": "integer"}'), (True, "true")]
+)
+def test_property_with_an_unsupported_name_moves_into_the_description(
+    schema: JsonSchema | bool, text: str
+) -> None:
+    spec = spec_of({"type": "object", "properties": {"$top": schema}})
     check_plain(spec.parameters)
     assert spec.parameters["properties"] == {}
-    assert spec.parameters["description"] == (
-        'It also fits {"properties": {"$top": {"type": "integer"}}}'
-    )
+    assert spec.parameters["description"] == f'It also fits {{"properties": {{"$top": {text}}}}}'
 
 
 def test_required_lists_only_names_that_providers_accept() -> None:
@@ -414,9 +417,16 @@ def test_provider_form_of_a_property(schema: JsonSchema | bool, form: JsonSchema
                 "$defs": {"1": {"type": "boolean"}},
             },
         ),
+        (
+            {
+                "$id": "http://x/s.json#",
+                "properties": {"a": {"$ref": "other.json#/$defs/w"}},
+            },
+            {"properties": {"a": {"$ref": "#/$defs/w"}}, "$defs": {"w": {}}},
+        ),
         ({"$ref": "#/$defs/o"}, {"properties": {"y": {"type": "integer"}}, "required": ["y"]}),
     ],
-    ids=["shared", "two of one name", "pointer", "root"],
+    ids=["shared", "two of one name", "pointer", "another document", "root"],
 )
 def test_provider_form_keeps_the_definitions_that_it_refers_to(
     schema: JsonSchema, form: JsonSchema

@@ -425,6 +425,8 @@ def test_number_without_a_fraction_is_an_integer_in_members_of_unions_and_enums(
     for fraction in ("3.5", "12345678901234567.5", "1e999999999"):
         with pytest.raises(OutputParseError, match="valid integer"):
             answer_of(int, fraction)
+    with pytest.raises(OutputParseError, match="valid integer"):
+        answer_of(int | None, "1e999999999")
 
 
 @dataclass(frozen=True)

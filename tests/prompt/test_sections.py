@@ -379,7 +379,7 @@ def test_clone_with_other_arguments_equals_a_newly_constructed_section(
 
 
 def test_clone_copies_plain_data_and_shares_other_objects() -> None:
-    service, nested = object(), [Basket(["deep"])]
+    service, nested, named = object(), [Basket(["deep"])], {"one": Basket(["deep"])}
     section = Listing(["a"], service, default_params=Basket(["apple"]))
     section_of_nested = Listing(["a"], service=nested)
     clone, clone_of_nested = section.clone(), section_of_nested.clone()
@@ -392,6 +392,10 @@ def test_clone_copies_plain_data_and_shares_other_objects() -> None:
     assert (section.items, section.log, section.default_params) == (["a"], [], Basket(["apple"]))
     assert nested == [Basket(["deep"])]
     assert clone.service is service
+    clone_of_named = Listing(["a"], service=named).clone()
+    assert isinstance(clone_of_named.service, dict)
+    clone_of_named.service["one"].fruit.clear()
+    assert named == {"one": Basket(["deep"])}
 
 
 def test_clone_passes_positional_and_variadic_arguments() -> None:

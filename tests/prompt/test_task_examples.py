@@ -74,6 +74,8 @@ def test_task_examples_section_takes_the_common_section_arguments() -> None:
     tree = prompt(more=section)
     assert tree.render().text == "## 2. Cases\n\n### 2.1. Child\n\nx"
     assert "Some cases.\n\n---" in tree.render(visibility_overrides={("cases",): SUMMARY}).text
+    with pytest.raises(PromptValidationError, match="title must be one line of text"):
+        TaskExamplesSection(title="Two\nlines", key="cases", examples=[])
 
 
 @pytest.mark.parametrize(

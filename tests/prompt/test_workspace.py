@@ -824,6 +824,16 @@ def test_oversized_edit_is_rejected_before_memory_is_allocated() -> None:
     assert peak < 100_000_000
 
 
+def test_edit_can_fill_a_file_up_to_the_size_limit() -> None:
+    files = InMemoryFilesystem({"a": "e"}, limits=FilesystemLimits(file_bytes=10))
+    with at_work(WorkspaceSection(filesystem=files)) as agent:
+        assert "would have 11 characters" in agent.refused(
+            "edit_file", path="a", old="e", new="x" * 11
+        )
+        agent.use("edit_file", path="a", old="e", new="x" * 10)
+    assert files.read_text("a") == "x" * 10
+
+
 def test_reply_does_not_repeat_a_long_pattern() -> None:
     with at_work(WorkspaceSection(filesystem=InMemoryFilesystem({"a": "x"}))) as agent:
         assert len(agent.use("grep", pattern="y" * 10_000)) < 500

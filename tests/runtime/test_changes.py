@@ -56,6 +56,13 @@ def test_json_differences_transform_one_value_into_the_other(before: Json, after
     assert not [*json_differences(after, after, [])]
 
 
+@pytest.mark.parametrize(("empty", "key"), [([], 0), ({}, "key")])
+def test_difference_of_an_empty_value_is_the_path_of_the_added_one(empty: Json, key: Json) -> None:
+    full: Json = [1] if isinstance(empty, list) else {"key": 1}
+    assert [*json_differences(empty, full, [])] == [{"path": [key], "after": 1}]
+    assert [*json_differences(full, empty, [])] == [{"path": [key], "before": 1}]
+
+
 @dataclass(frozen=True)
 class Booking:
     name: str
@@ -227,3 +234,18 @@ def test_failing_changes_since_does_not_hide_other_changes() -> None:
             "state": {"builtins:str": [{"path": [0], "after": "a note"}]}
         }
     assert transaction.changes() == {}
+
+
+class Plain:
+    """A resource that does not describe its changes."""
+
+    def snapshot(self) -> None: ...
+
+    def restore(self, snapshot: None, /) -> None: ...
+
+
+def test_changes_omit_only_the_resource_that_does_not_describe_them() -> None:
+    files = InMemoryFilesystem()
+    with tool_transaction(Session(), [Plain(), files]) as transaction:
+        files.write_text("bill.txt", "A-7\n")
+        assert list(transaction.changes()["files"]) == ["bill.txt"]

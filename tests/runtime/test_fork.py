@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weakincentives.limits import TokenUsage
 from weakincentives.protocols import Forkable, SessionProtocol
 from weakincentives.resources import NotIsolatedError
-from weakincentives.runtime.events import Event, InProcessEventBus
+from weakincentives.runtime.events import Event, InProcessEventBus, ProviderCalled
 from weakincentives.runtime.session import Append, Session
 from weakincentives.runtime.session.fork import SessionFork
 
@@ -140,6 +141,29 @@ def test_merge_fails_if_a_slice_that_was_read_empty_has_a_value() -> None:
     assert not session.merge(fork)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fork: fork[int].append(1),
+        lambda fork: fork[int].clear(),
+        lambda fork: fork.dispatch("folded into a number"),
+    ],
+    ids=["written", "cleared", "dispatched"],
+)
+@pytest.mark.parametrize("previewed", [True, False])
+def test_previewed_changes_are_merged_only_if_their_slices_have_not_changed(
+    change: Callable[[SessionFork], object], *, previewed: bool
+) -> None:
+    session = Session()
+    session[int].register(str, lambda view, event: Append(1))
+    fork = session.fork()
+    change(fork)
+    if previewed:
+        fork.state_changes()
+    session[int].append(9)
+    assert session.merge(fork) is not previewed
+
+
 def test_merge_folds_dispatched_events_again() -> None:
     session = Session()
     session[int].register(str, lambda view, event: Append(len(view)))
@@ -234,6 +258,17 @@ def test_fork_events_are_published_on_merge_and_survive_a_restore() -> None:
     assert session[int].all() == ()
 
 
+def test_discarded_fork_publishes_its_requests_once_and_no_other_events() -> None:
+    session, fork = forked()
+    fork.bus.publish(Ping())
+    fork.bus.publish(ProviderCalled(adapter="scripted", turn=1, seconds=0.0, usage=TokenUsage()))
+    for _ in range(2):
+        fork.discard()
+    assert (len(session[ProviderCalled]), len(session[Ping])) == (1, 0)
+    with pytest.raises(ValueError, match="already been merged"):
+        session.merge(fork)
+
+
 def test_bus_for_the_session_bus_is_the_bus_of_the_fork() -> None:
     session, fork = forked()
     assert fork.bus_for(session.bus) is fork.bus
@@ -254,6 +289,7 @@ ASKED: dict[str, Callable[[Any], object]] = {
     "subscribing elsewhere": lambda fork: fork.bus_for(Silent()).subscribe(Ping, print),
     "registering": lambda fork: fork[int].register(str, print),
     "installing": lambda fork: fork.install(int),
+    "declaring": lambda fork: fork.declare(float),
     "forking": lambda fork: fork.fork(),
     "a bus of its own kind": lambda fork: fork.bus.handlers,
     "what is folded, published": lambda fork: fork.bus.publish(Ping()),

@@ -132,6 +132,32 @@ def test_snapshots_are_released_once_newest_first_after_restoring() -> None:
     assert log == [(what, name) for what in ("restore", "release") for name in ("second", "first")]
 
 
+def test_failing_release_after_a_rollback_is_logged_and_the_block_raises_its_own_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck:
+        def snapshot(self) -> None: ...
+
+        def restore(self, snapshot: None, /) -> None: ...
+
+        def release(self, snapshot: None, /) -> None:
+            raise OSError("disk on fire")
+
+    database = Database()
+    with (
+        pytest.raises(ZeroDivisionError),
+        tool_transaction(Session(), (database, Stuck()), tag="pay"),
+    ):
+        raise ZeroDivisionError
+    assert not database.connection.in_transaction
+    [entry] = caplog.records
+    assert (entry.message, vars(entry)["part"], vars(entry)["tag"]) == (
+        "Release failed",
+        "Stuck",
+        "pay",
+    )
+
+
 def test_failing_snapshot_releases_the_other_snapshots() -> None:
     class Shy:
         def snapshot(self) -> Any:

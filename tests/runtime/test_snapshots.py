@@ -189,9 +189,15 @@ def test_parse_snapshot_does_not_import_named_modules(tmp_path: Path) -> None:
 def test_invalid_snapshot_json_raises_serde_error_with_the_path(
     text: str | bytes, path: tuple[object, ...]
 ) -> None:
-    with pytest.raises(SerdeError) as caught:
-        Session().parse_snapshot(text, types=[int])
-    assert path in [fault.path for fault in caught.value.issues]
+    @state(name="shorter", removed=["gone"])
+    @dataclass(frozen=True)
+    class Shorter:
+        number: int
+
+    for types in ([int], [int, Shorter]):
+        with pytest.raises(SerdeError) as caught:
+            Session().parse_snapshot(text, types=types)
+        assert path in [fault.path for fault in caught.value.issues]
 
 
 def test_parse_snapshot_reports_all_issues_at_once() -> None:

@@ -61,11 +61,13 @@ from weakincentives.prompt import (
     MarkdownSection,
     OutputRejected,
     PromptTemplate,
+    SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
 )
 from weakincentives.prompt.tool import Effect
+from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import Reply, SeenRequest
@@ -746,6 +748,37 @@ def test_retried_transactional_call_is_recorded_once(face: Face, success: bool) 
         again = durable(MainLoop(ScriptedAdapter([say("done")])), template.bind, types=[Note])
         assert attempt(again, held, to_input())[0] == whole
     assert tries == []
+
+
+def test_transactional_call_is_replayed_with_its_result_after_a_restart() -> None:
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult("paid", Note("receipt"))
+
+    def watched(session_id: str) -> Session:
+        session = Session(session_id=session_id)
+        session.bus.subscribe(ToolInvoked, events.append)
+        return session
+
+    events: list[ToolInvoked] = []
+    own = replace(tool(pay, name="pay"), effect="transactional")
+    task = MarkdownSection(title="Task", template="Pay.", tools=[own])
+    more = MarkdownSection(
+        title="More",
+        template="The rest.",
+        summary="In short.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="late")],
+    )
+    template = PromptTemplate(ns="tests", key="pays", sections=[task, more])
+    pays, opens = call(("pay", {"a": 1})), call(("read_section", {"section_key": "more"}))
+    adapter = ScriptedAdapter([pays, opens, pays, say("done")], dynamic_tools=False)
+    durable_agent = durable(MainLoop(adapter), template.bind, session=watched)
+    assert perform(durable_agent, MemoryLogTable(), to_input())["text"] == "done"
+    paid = [event for event in events if event.name == "pay"]
+    assert [(event.replayed, event.result.value) for event in paid] == [
+        (False, Note("receipt")),
+        (True, Note("receipt")),
+    ]
 
 
 # --- Attempts

@@ -194,6 +194,15 @@ def test_conflict_is_written_for_review_and_leaves_the_override_unchanged(
     assert store.resolve(now).texts == {BODY: "Hi and good day."}
 
 
+def test_deleting_an_override_set_removes_its_conflicts(store: LocalPromptOverridesStore) -> None:
+    store.upsert(describe("Hello."), SectionOverride(path=("a",), body="Hi."))
+    assert store.rebase(describe("Good day.")).conflicts
+    review = store.path(PLACE, ".conflicts.md")
+    assert review.exists()
+    store.delete(PLACE)
+    assert not review.exists()
+
+
 def test_merged_override_applies_despite_a_conflict_in_another_text(
     store: LocalPromptOverridesStore,
 ) -> None:
