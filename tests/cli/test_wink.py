@@ -523,7 +523,10 @@ ENDLESS = """\
             "'shop' is not a prompt; write it as package.module:name, such as shop:template",
         ),
         (["render", "./shop.py"], "such as shop:template"),
-        (["run", "shop:clean"], "--adapter openai, the default, requires --model"),
+        (
+            ["run", "shop:clean"],
+            "a model is missing; pass its name, such as 'openai:gpt-5.2', or set WINK_MODEL",
+        ),
         (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic requires --model"),
         (
             ["run", "shop:clean", "--adapter", "opnai", "--model", "m"],

@@ -296,7 +296,7 @@ def test_undeclared_exception_is_reported_with_minimal_arguments() -> None:
     assert breach(divide) == (
         "tool 'wrong': its handler raised ZeroDivisionError('integer division or modulo by "
         "zero'); answer with "
-        "success=False, raise ToolValidationError, or name the exception in raises=\n"
+        "success=False, raise ToolError, or name the exception in raises=\n"
         'arguments: {"text": "", "times": 0}'
     )
     assert_tool_contract(

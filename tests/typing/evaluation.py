@@ -5,7 +5,7 @@ types of its slices.
 from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
-from weakincentives import Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives import Prompt, PromptTemplate, RunConfig, Tool, ToolContext, ToolResult
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.chat import Chat
@@ -138,8 +138,15 @@ def read(context: ToolContext) -> None:
     assert_type(context.session[Answer].latest(), Answer | None)
 
 
+# A template without required params, a message by position, and a model by name.
+assert_type(MainLoop("openai:m").execute(template, "Hi").output, Answer)
+assert_type(Chat("openai:m", template).send("Hi").output, Answer)
+assert_type(openai.evaluate(template).output, Answer)
+assert_type(openai.evaluate(template).session, SessionProtocol)
+
 # Errors that the types catch.
-openai.evaluate(template.bind())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-openai.evaluate(template, session=session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+openai.evaluate("Hi")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+MainLoop(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+RunConfig(turns=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 chat.send("Hi", session=session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 session[Answer].append(Question("q"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,41 +1,63 @@
 """Names of models, such as `openai:gpt-5.2`: a provider, a colon, and the provider's own name."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from difflib import get_close_matches
-from importlib import import_module
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
+from . import profiles
 from .core import ProviderAdapter
 
 __all__ = ["MODEL_VARIABLE", "adapter_for", "provider_names"]
 
 MODEL_VARIABLE = "WINK_MODEL"
-_ADAPTERS = "weakincentives.adapters"
+
+# Any, in all functions: the arguments of the provider's adapter
 
 
-class _Provider(NamedTuple):
-    module: str
-    adapter: str
-    arguments: Mapping[str, str]
+def _openai(model: str, **arguments: Any) -> ProviderAdapter:
+    from .openai import OpenAIAdapter
+
+    return OpenAIAdapter(model, **arguments)
 
 
-_PROVIDERS = {
-    "openai": _Provider("openai", "OpenAIAdapter", {}),
-    "openai-chat": _Provider("openai", "OpenAIAdapter", {"api": "chat"}),
-    "anthropic": _Provider("anthropic", "AnthropicAdapter", {}),
-    "claude": _Provider("claude_agent_sdk", "ClaudeAgentSDKAdapter", {}),
-    "litellm": _Provider("litellm", "LiteLLMAdapter", {}),
+def _anthropic(model: str, **arguments: Any) -> ProviderAdapter:
+    from .anthropic import AnthropicAdapter
+
+    return AnthropicAdapter(model, **arguments)
+
+
+def _claude(model: str, **arguments: Any) -> ProviderAdapter:
+    from .claude_agent_sdk import ClaudeAgentSDKAdapter
+
+    return ClaudeAgentSDKAdapter(model, **arguments)
+
+
+def _litellm(model: str, **arguments: Any) -> ProviderAdapter:
+    from .litellm import LiteLLMAdapter
+
+    return LiteLLMAdapter(model, **arguments)
+
+
+_PROVIDERS: dict[str, Callable[..., ProviderAdapter]] = {
+    "openai": _openai,
+    "openai-chat": partial(_openai, api="chat"),
+    "anthropic": _anthropic,
+    "claude": _claude,
+    "litellm": _litellm,
+    **{
+        name.lower().replace("_", "-"): partial(_openai, profile=getattr(profiles, name))
+        for name in profiles.__all__
+    },
 }
 
 
 def provider_names() -> list[str]:
     """Returns the providers: the five adapters, then the predefined server profiles."""
-    profiles = import_module(f"{_ADAPTERS}.profiles")
-    return [*_PROVIDERS, *[name.lower().replace("_", "-") for name in profiles.__all__]]
+    return list(_PROVIDERS)
 
 
-# Any: the arguments of the provider's adapter
 def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
     """Returns the adapter for a model, such as `adapter_for("anthropic:claude-sonnet-5")`.
 
@@ -54,23 +76,14 @@ def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
             f"a model is missing; pass its name, such as 'openai:gpt-5.2', or set {MODEL_VARIABLE}"
         )
     provider, colon, own_name = name.partition(":")
-    known = _PROVIDERS.get(provider)
-    if known is None:
-        names = provider_names()
-        if not colon or provider not in names:
-            raise ValueError(_problem(name, names))
-        profile = getattr(
-            import_module(f"{_ADAPTERS}.profiles"), provider.upper().replace("-", "_")
-        )
-        known, arguments = _PROVIDERS["openai"], {"profile": profile, **arguments}
+    if not colon or provider not in _PROVIDERS:
+        raise ValueError(_problem(name))
     if not own_name.strip():
         raise ValueError(f"the model is missing in {name!r}; write it after the colon")
-    make = getattr(import_module(f"{_ADAPTERS}.{known.module}"), known.adapter)
-    adapter: ProviderAdapter = make(own_name, **{**known.arguments, **arguments})
-    return adapter
+    return _PROVIDERS[provider](own_name, **arguments)
 
 
-def _problem(name: str, names: list[str]) -> str:
+def _problem(name: str) -> str:
     """Returns what is wrong with a name whose provider is not known, and the remedy."""
     provider, colon, own_name = name.partition(":")
     if not colon:
@@ -78,6 +91,6 @@ def _problem(name: str, names: list[str]) -> str:
         own_name = name
     else:
         problem = f"has the unknown provider {provider!r}"
-        nearest = get_close_matches(provider.strip().lower(), names, 1)
+        nearest = get_close_matches(provider.strip().lower(), _PROVIDERS, 1)
     hint = f"; did you mean {f'{nearest[0]}:{own_name}'!r}?" if nearest else ";"
-    return f"model {name!r} {problem}{hint} The providers are {', '.join(names)}"
+    return f"model {name!r} {problem}{hint} The providers are {', '.join(_PROVIDERS)}"

@@ -42,6 +42,7 @@ SEVERITIES: Mapping[str, Severity] = {
     "description-missing": "warning",
     "description-too-long": "warning",
     "docstring-wrong": "warning",
+    "param-undescribed": "warning",
     "effects-not-isolated": "warning",
     "param-in-braces": "warning",
     "param-unused": "warning",
@@ -175,7 +176,7 @@ def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
         if bare := [f"`{param}`" for param, text in param_texts(tool).items() if not text]:
             message = f"{subject} has parameters without a description: {', '.join(bare)}"
             remedy = "describe them in the docstring, or as Annotated[…, Field(description=…)]"
-            yield _finding("description-missing", path, message, remedy)
+            yield _finding("param-undescribed", path, message, remedy)
         if (length := len(tool.description)) > _LONG_DESCRIPTION:
             size = f"{length:,} characters, which every request contains"
             message = f"the description of {subject} has {size}"
