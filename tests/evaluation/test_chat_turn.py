@@ -350,6 +350,8 @@ def test_snapshot_serialized_later_contains_the_turn_as_of_its_creation() -> Non
     chat.send("Go")
     again = in_another_process(snapshots[0].to_json(), call(("note", {"a": 2})), say("Done."))
     assert answers(again) == ["did 1"]
+    assert again.conversation is not None
+    assert again.conversation.usage.total_tokens == 15  # of one request
     assert again.send().text == "Done."
     assert [item.text for item in again.session[Note]] == ["did 1", "did 2"]
 

@@ -59,7 +59,7 @@ from .replay import Replay
 from .requests import ProviderRequests
 from .response import AnswerRejected, PromptResponse, ToolCallFinished, ToolCallStarted
 from .run_limits import RunLimits
-from .run_log import Called, UndecidedError, drop_unfinished, replay
+from .run_log import Called, UndecidedError, drop_unfinished, evaluation_usage, replay
 from .suspension import RunSuspended, restore_suspension, suspend
 from .tool_executor import AdapterOfCall, ToolExecutor
 
@@ -286,6 +286,10 @@ class Evaluation[Out]:
         replay(again, entries, self.tools.available.outcome_of)
         if size in (None, len(self._log.entries)):
             again.running = self._loop.running
+        else:  # the meter has counted what came later
+            again.meter = Meter(
+                tokens=evaluation_usage(self._log.to_value(size), self.begins).usage
+            )
         again.stop()
         again.transcript += self.tools.earlier.rest()
         return again.conversation_now

@@ -52,6 +52,7 @@ __all__ = [
     "RunLog",
     "UndecidedError",
     "drop_unfinished",
+    "evaluation_usage",
     "replay",
 ]
 
@@ -246,19 +247,7 @@ class RunLog:
 
     def recorded_usage(self) -> RunUsage:
         """Returns the usage recorded for the current evaluation."""
-        start, entries = self.begins, list[LoggedEntry]()
-        for entry in self.record.entries[start + 1 :]:
-            if isinstance(entry, Rendered):
-                break
-            entries.append(entry)
-        answers = sum(isinstance(entry, Answered) for entry in entries)
-        first = sum(isinstance(entry, Answered) for entry in self.record.entries[: start + 1])
-        inside = {
-            key: runs
-            for key, runs in self.record.inside.items()
-            if first < _turn_of(key) <= first + answers and runs.tool != COMPACTION
-        }
-        return usage_of(LoggedRun(entries=tuple(entries), inside=inside))
+        return evaluation_usage(self.record, self.begins)
 
     # ------------------------------------------------------------------------- new steps
 
@@ -551,6 +540,23 @@ def replay(
 
 def _logged(entry: Entry) -> LoggedEntry:
     return entry.logged() if isinstance(entry, Called) else entry
+
+
+def evaluation_usage(log: LoggedRun, start: int) -> RunUsage:
+    """Returns the usage of the evaluation whose first entry is at `start`."""
+    entries = list[LoggedEntry]()
+    for entry in log.entries[start + 1 :]:
+        if isinstance(entry, Rendered):
+            break
+        entries.append(entry)
+    answers = sum(isinstance(entry, Answered) for entry in entries)
+    first = sum(isinstance(entry, Answered) for entry in log.entries[: start + 1])
+    inside = {
+        key: runs
+        for key, runs in log.inside.items()
+        if first < _turn_of(key) <= first + answers and runs.tool != COMPACTION
+    }
+    return usage_of(LoggedRun(entries=tuple(entries), inside=inside))
 
 
 def _turn_of(key: CallKey) -> int:
