@@ -3,6 +3,7 @@
 All scenarios share one prompt, whose tools do what a call's arguments request.
 """
 
+import asyncio
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
 from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.function_tools import as_tool, tool
 from ..prompt.template import AnyPrompt
 from ..prompt.tool import AnyTool
+from ..protocols import SessionProtocol
 from ..record_types import AnyType
 from ..visibility import SectionPath, SectionVisibility
 from .scripted import call, say
@@ -131,11 +134,6 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class _Peek:
-    last: int = 9
-
-
-@dataclass(frozen=True, slots=True)
 class _Tally:
     count: float
     unit: str = "notes"
@@ -171,9 +169,11 @@ def _work(params: _Work, *, context: ToolContext) -> ToolResult[_Tally]:
     return ToolResult("noted")
 
 
-def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
-    notes = context.session[Note].all()[-params.last :]
-    return ToolResult(f"notes: {' '.join(note.text for note in notes)}")
+@tool(effect="pure")
+def peek(session: SessionProtocol, last: int = 9) -> str:
+    """Reads the notes."""
+    notes = session[Note].all()[-last:]
+    return f"notes: {' '.join(note.text for note in notes)}"
 
 
 def _world(
@@ -198,9 +198,7 @@ def _world(
         worker(name="work"),
         worker(name="send", effect="at_most_once"),
         worker(name="manual", handler=None),
-        Tool[_Peek, _Tally](
-            name="peek", description="Reads the notes.", handler=_peek, effect="pure"
-        ),
+        as_tool(peek),
     ]
     sections = [
         MarkdownSection(title="Task", template=task, tools=tools),
@@ -230,17 +228,15 @@ class _Pictures:
     other: Image
 
 
-def _show(params: _Peek, *, context: ToolContext) -> ToolResult[None]:  # noqa: ARG001
-    """Returns an image and a document."""
-    return ToolResult("shown", media=[_OTHER, _PAPER])
+@tool(effect="pure")
+async def show(context: ToolContext) -> list[str | Image | Document]:
+    """Shows them."""
+    await asyncio.sleep(0)
+    return ["shown" if context.call_id else "", _OTHER, _PAPER]
 
 
 def _gallery() -> AnyPrompt:
     """Builds a prompt with an image, another in a closed section, and a tool that returns both."""
-    show = Tool[_Peek, None](name="show", description="Shows them.", handler=_show, effect="pure")
-    peek = Tool[_Peek, _Tally](
-        name="peek", description="Reads the notes.", handler=_peek, effect="pure"
-    )
     sections = [
         MarkdownSection[_Pictures](title="Task", template="Look: $photo", tools=[show, peek]),
         MarkdownSection[_Pictures](
