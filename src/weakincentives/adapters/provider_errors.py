@@ -341,7 +341,7 @@ def check_key(provider: str, key: str) -> None:
 
     The HTTP library would quote the complete key in its own error.
     """
-    if not key.strip():
+    if key and not key.strip():
         remedy = f"pass api_key= or set {provider.upper()}_API_KEY"
         raise error_from_request(provider, "authentication", "the API key is blank", remedy)
     if not key.isascii() or not key.isprintable() or " " in key:
