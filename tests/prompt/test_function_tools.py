@@ -3,11 +3,13 @@
 The cases come from public reports about other libraries.
 """
 
+import gc
 import json
 import logging
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -732,3 +734,38 @@ def digest() -> str:
         tools=[find_order, add, multiply, Shop().find, partial(greet, greeting="Hi")],
     )
     return PromptTemplate(ns="t", key="t", sections=[section]).descriptor.hash
+
+
+def test_functions_that_are_created_again_share_their_params_and_are_freed() -> None:
+    class Request:
+        pass
+
+    requests: list[weakref.ref[Request]] = []
+
+    def make() -> Tool[Any, Any]:
+        request = Request()
+        requests.append(weakref.ref(request))
+
+        def find(
+            order: Annotated[str, Field(description="Its number.")],
+            size: int = 1,
+            tags: list[str] = [],  # noqa: B006 - as users write it
+        ) -> str:
+            return f"{request}{order}{size}{tags}"
+
+        return MarkdownSection(title="A", template="", tools=[find]).tools()[0]
+
+    kinds = {make().params_type for _ in range(20)}
+    gc.collect()
+    assert len(kinds) == 1
+    assert [request() for request in requests] == [None] * 20
+
+
+@pytest.mark.parametrize("default", [1, 1.0, True, None, "1"], ids=repr)
+def test_defaults_that_are_equal_but_of_other_types_are_kept_apart(default: Any) -> None:
+    def find(order: float | bool | str | None = 1) -> str:
+        return str(order)
+
+    find.__defaults__ = (default,)
+    value = as_tool(find).parse_params("{}").order
+    assert (type(value), value) == (type(default), default)

@@ -13,6 +13,7 @@ from types import FunctionType, MappingProxyType, MethodType, NoneType, UnionTyp
 from typing import (
     Annotated,
     Any,
+    NamedTuple,
     TypeAliasType,
     TypeVar,
     Union,
@@ -120,10 +121,10 @@ class FunctionSignature:
             record = get_args(hint)[0] if origin_of(hint) is Annotated else hint
             if default is Parameter.empty and is_record_type(record):
                 return record, injected, name
-        fields = [self._field(name, *parts) for name, parts in shown.items()]
+        fields = tuple([self._field(name, *parts) for name, parts in shown.items()])
         name = "".join([word.title() for word in re.split(r"[_-]", tool)])
         module = getattr(self.described, "__module__", __name__)
-        return make_dataclass(name, fields, kw_only=True, module=module), injected, ""
+        return _record(name, module, fields), injected, ""
 
     def _hint(self, name: str, annotation: object) -> AnyType:
         """Returns the type that an annotation means; it may be a string."""
@@ -158,25 +159,18 @@ class FunctionSignature:
             return None
         return partial(_resource, get_args(kind)[0], optional)
 
-    def _field(self, name: str, hint: AnyType, default: object) -> tuple[str, AnyType, Any]:
+    def _field(self, name: str, hint: AnyType, default: object) -> "_Field":
         """Returns a field of the params with its description and default."""
         kind, *metadata = get_args(hint) if origin_of(hint) is Annotated else (hint,)
         if is_field(default):
             metadata.append(default)
             default = Parameter.empty
         texts = [item for item in metadata if isinstance(item, str)]
-        texts += [self.docstring.parameters.get(name, "")]
+        texts.append(self.docstring.parameters.get(name, ""))
         metadata = [item for item in metadata if not isinstance(item, str)]
         described = any(is_field(item) and item.description for item in metadata)
-        text = {} if described or not texts[0] else {"description": texts[0]}
-        kind = unaliased(kind)
-        if metadata:
-            kind = Annotated[kind, *metadata]
-        if default is Parameter.empty:
-            return name, kind, field(metadata=text)
-        if getattr(type(default), "__hash__", None) is None:  # each call gets its own copy
-            return name, kind, field(default_factory=partial(deepcopy, default), metadata=text)
-        return name, kind, field(default=default, metadata=text)
+        text = "" if described else texts[0]
+        return _Field(name, unaliased(kind), tuple(metadata), text, default)
 
     def result_type(self) -> AnyType:
         """Returns the type of the result's value; `object` if the annotation does not tell."""
@@ -203,6 +197,54 @@ def _resource(kind: KindOf[object], optional: bool, context: ToolContext) -> obj
     if optional and all(binding.protocol is not kind for binding in bindings):
         return None
     return context.resources.get(kind)
+
+
+class _Field(NamedTuple):
+    """A field of a params type; the fields of equal functions have equal keys."""
+
+    name: str
+    kind: AnyType
+    metadata: tuple[object, ...]
+    text: str
+    default: object
+
+    def declaration(self) -> tuple[str, AnyType, Any]:
+        """Returns the arguments for `make_dataclass`."""
+        kind = Annotated[self.kind, *self.metadata] if self.metadata else self.kind
+        text = {"description": self.text} if self.text else {}
+        if self.default is Parameter.empty:
+            return self.name, kind, field(metadata=text)
+        if type(self.default).__hash__ is None:  # each call gets its own copy
+            copied = partial(deepcopy, self.default)
+            return self.name, kind, field(default_factory=copied, metadata=text)
+        return self.name, kind, field(default=self.default, metadata=text)
+
+    def key(self) -> tuple[object, ...]:
+        """Returns a value for a cache; raises `TypeError` if it has no hash."""
+        default = repr(self.default) if type(self.default) in (list, dict, set) else self.default
+        kind = self.kind if isinstance(self.kind, type) else (self.kind, repr(self.kind))
+        parts = self.name, kind, repr(self.metadata), self.text, type(self.default), default
+        hash(parts)
+        return parts
+
+
+_RECORDS: dict[tuple[object, ...], type] = {}
+_MAX_RECORDS = 1024
+
+
+def _record(name: str, module: str, fields: tuple[_Field, ...]) -> type:
+    """Returns a params type; functions that a program creates again and again share one."""
+    declarations = [it.declaration() for it in fields]
+    try:
+        key = name, module, *[it.key() for it in fields]
+    except TypeError:  # an annotation or a default has no hash
+        return make_dataclass(name, declarations, kw_only=True, module=module)
+    if (record := _RECORDS.get(key)) is None:
+        record = make_dataclass(name, declarations, kw_only=True, module=module)
+        while len(_RECORDS) >= _MAX_RECORDS:
+            del _RECORDS[next(iter(_RECORDS))]
+        _RECORDS[key] = record
+    return record
 
 
 _STARS: dict[object, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}

@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from types import NoneType
 from typing import (
     TYPE_CHECKING,
@@ -130,15 +130,7 @@ def as_tool(function: AnyTool | AnyFunction) -> AnyTool:
     """
     if isinstance(function, Tool):
         return function
-    try:
-        hash(function)
-    except TypeError:
-        return _convert.__wrapped__(function, _UNMARKED)
-    return _convert(function, _marks_of(function))
-
-
-@lru_cache(maxsize=1024)
-def _convert(function: AnyFunction, marks: "_Marks") -> AnyTool:
+    marks = _marks_of(function)
     signature, options = FunctionSignature(function, marks.names), marks.options
     name = options["name"] if "name" in options else signature.name()
     params_type, injected, flat = signature.params(name)
