@@ -12,7 +12,8 @@ from .bindings import (
     ResourceRegistry,
     Scope,
 )
-from .container import CallResources, ForkedResources, ResourceContext, release
+from .container import CallResources, ForkedResources, ResourceContext
+from .instances import release
 
 __all__ = [
     "Bindable",
