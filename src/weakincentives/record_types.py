@@ -24,6 +24,7 @@ __all__ = [
     "record_class",
     "requires",
     "unaliased",
+    "unaliased_once",
 ]
 
 # Any, in both: types of every form, including classes of a library that may not be imported.
@@ -39,18 +40,26 @@ def unaliased(kind: AnyType) -> AnyType:
     An alias of a type that is not defined yet is also returned unchanged.
     """
     for _ in range(_MAX_ALIASES):
-        alias: AnyType = origin_of(kind) or kind
-        if isinstance(alias, NewType):
-            kind = alias.__supertype__
-        elif type(alias).__name__ == "TypeAliasType":  # from typing or typing_extensions
-            try:
-                value = alias.__value__
-            except NameError:
-                break
-            arguments = dict(zip(alias.__type_params__, get_args(kind), strict=False))
-            kind = _with_arguments(value, arguments)
-        else:
+        inner = unaliased_once(kind)
+        if inner is kind:
             break
+        kind = inner
+    return kind
+
+
+def unaliased_once(kind: AnyType) -> AnyType:
+    """Like `unaliased`, but returns the value of the outermost alias, even if it is an alias."""
+    alias: AnyType = origin_of(kind) or kind
+    if isinstance(alias, NewType):
+        return alias.__supertype__
+    if type(alias).__name__ == "TypeAliasType":  # from typing or typing_extensions
+        try:
+            value = alias.__value__
+        except NameError:
+            return kind
+        return _with_arguments(
+            value, dict(zip(alias.__type_params__, get_args(kind), strict=False))
+        )
     return kind
 
 

@@ -483,3 +483,33 @@ def test_functions_run_in_the_loop() -> None:
     loop = MainLoop(ScriptedAdapter([call(("find", {"order": "1"})), say("Done.")]))
     assert loop.execute(template.bind(), session=Session(), message="Go.").response.text == "Done."
     assert replace(section.tools()[0], name="x").name == "x"
+
+
+@faces
+def test_awaitable_of_an_awaitable_is_awaited(face: Face) -> None:
+    async def find(order: str) -> str:
+        await asyncio.sleep(0)
+        return order
+
+    @wraps(find)
+    async def wrapper(order: str) -> Any:
+        return find(order)
+
+    assert play(wrapper, {"order": "A"}, face=face).answer == "A"
+
+
+@pytest.mark.parametrize("value", [{"a": CAT}, [["a", CAT]], [b"x"], {"a": b"x"}], ids=str)
+def test_media_and_bytes_inside_other_values_fail_the_call(value: Any) -> None:
+    def give() -> Any:
+        return value
+
+    run = play(give, {})
+    assert not run.ok
+    assert "must return a list of strings and media" in run.answer or "only strings" in run.answer
+
+
+def test_optional_resource_of_a_generic_type_is_found() -> None:
+    def give(names: Resource[list[str]] | None) -> str:
+        return str(names)
+
+    assert play(give, {}, resources={list[str]: ["a"]}).answer == "['a']"

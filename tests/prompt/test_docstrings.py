@@ -1,5 +1,7 @@
 """Docstrings in Google's, NumPy's and Sphinx's styles give a summary and parameter descriptions."""
 
+from time import process_time
+
 import pytest
 
 from weakincentives.prompt.docstrings import read_docstring
@@ -101,3 +103,39 @@ def test_the_three_styles_of_one_docstring_give_the_same_texts() -> None:
 def test_indentation_of_the_function_does_not_change_what_is_read() -> None:
     lines = ["Find.", "", "Args:", "    city: The city.", "Returns:", "    x: y"]
     assert read_docstring("\n    ".join(lines)) == read_docstring("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("docstring", "parameters"),
+    [
+        (
+            "Get.\n\nArgs:\n    a: A.\n    note:\n        N.\n    b: B.",
+            {"a": "A.", "note": "N.", "b": "B."},
+        ),
+        (
+            "Get.\n\nArgs:\n  a: A.\n\n      Deep.\n\n Less.\n\n  b: B.",
+            {"a": "A. Deep.", "b": "B."},
+        ),
+        (
+            "Get.\n\nArgs:\n    a: Right.\n\nExample::\n\n    Args:\n        a: Wrong.",
+            {"a": "Right."},
+        ),
+        ("Get.\n\nParameters\n----------\nNone", {}),
+    ],
+    ids=["named-like-a-heading", "dedented", "example", "none"],
+)
+def test_known_parameters_are_read_even_in_odd_places(
+    docstring: str, parameters: dict[str, str]
+) -> None:
+    assert dict(read_docstring(docstring, {"a", "b", "note"}).parameters) == parameters
+
+
+def test_underlined_title_is_the_summary() -> None:
+    assert read_docstring("Find orders\n===========\n\nMore.").summary == "Find orders"
+
+
+@pytest.mark.parametrize("text", [f"Get.\n\n:param{' ' * 100_000}x", f"Args:\n  a{' ' * 100_000}!"])
+def test_long_white_space_takes_no_time(text: str) -> None:
+    started = process_time()
+    read_docstring(text)
+    assert process_time() - started < 1

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, update_wrapper, wraps
 from inspect import signature
@@ -769,3 +769,98 @@ def test_defaults_that_are_equal_but_of_other_types_are_kept_apart(default: Any)
     find.__defaults__ = (default,)
     value = as_tool(find).parse_params("{}").order
     assert (type(value), value) == (type(default), default)
+
+
+@dataclass
+class Refund:
+    """Refunds an order."""
+
+    shop: str
+
+    @tool(name="refund", effect="at_most_once", approval="arguments")
+    def __call__(self, order: str) -> str:
+        return f"{self.shop} {order}"
+
+
+def test_options_of_a_callable_without_a_hash_hold() -> None:
+    for made in (as_tool(Refund("a")), as_tool(tool(Refund("a"), name="pay"))):
+        assert (made.effect, made.approval) == ("at_most_once", "arguments")
+
+
+def test_equal_callables_keep_their_own_state() -> None:
+    @dataclass(frozen=True)
+    class Find:
+        user: str
+        connection: list[str] = field(compare=False)
+
+        def __call__(self, order: str) -> str:
+            return f"{self.connection[0]} {order}"
+
+    answers = [
+        vars(as_tool(Find("u", [name])).handler)["function"]("1") for name in ("first", "second")
+    ]
+    assert answers == ["first 1", "second 1"]
+
+
+type City = Annotated[str, "A city"]
+type Bound[R] = Resource[R]
+type Noted[R] = Annotated[Resource[R], "x"]
+
+
+def test_resources_behind_aliases_are_injected_and_mixed_ones_are_refused() -> None:
+    def aliased(a: Bound[Db], b: Bound[Db] | None, c: Noted[Db], order: str) -> None: ...
+    def mixed(db: Resource[Db] | str) -> None: ...
+    def listed(dbs: list[Resource[Db]]) -> None: ...
+
+    assert list(properties(aliased)) == ["order"]
+    for function in (mixed, listed):
+        assert "mixes injected and other types" in refusal(function)
+
+
+def test_variable_that_is_assigned_later_does_not_matter() -> None:
+    def research(order: str) -> str:
+        return str(later) + order
+
+    assert as_tool(research).name == "research"
+    later = 1
+
+
+def test_class_based_decorator_shows_the_function() -> None:
+    class Retry:
+        """A retry."""
+
+        def __init__(self, function: Callable[..., str]) -> None:
+            update_wrapper(self, function)
+            self.function = function
+
+        def __call__(self, *args: Any, **kwargs: Any) -> str:
+            return self.function(*args, **kwargs)
+
+    made = as_tool(Retry(find_order))
+    assert (made.name, made.description) == ("find_order", "Look up an order by its number.")
+    assert made.params_schema() == as_tool(find_order).params_schema()
+
+
+def test_text_inside_a_union_or_alias_is_the_description() -> None:
+    def go(a: Annotated[str, "Text"] | None = None, b: City = "x") -> None: ...
+
+    texts = [part["description"] for part in properties(go).values()]
+    assert texts == ["Text", "A city"]
+
+
+def test_mutable_default_with_a_hash_is_copied_for_each_call() -> None:
+    @dataclass(eq=False)
+    class Options:
+        tags: list[str]
+
+    def go(options: Options = Options([])) -> None: ...  # noqa: B008 - as users write it
+
+    first = as_tool(go).parse_params("{}")
+    first.options.tags.append("x")
+    assert as_tool(go).parse_params("{}").options.tags == []
+
+
+def test_parameter_with_a_reserved_name_is_refused() -> None:
+    def go(__name__: str) -> None: ...  # noqa: A002 - what is refused
+
+    assert "reserved name" in refusal(go)

@@ -63,16 +63,20 @@ class FallbackAdapter(LoopAdapter):
             known = ", ".join(sorted(ERROR_CODES))
             raise ValueError(f"on must contain error codes from {known}, got {unknown[0]!r}")
         self.adapters = tuple(adapters)
-        super().__init__(config=self.limited(config or adapters[0].config), clock=clock)
+        if config is None:  # the members' own limits
+            given = [it.config for it in adapters if "max_result_chars" in it.config.given]
+            chars = [it.max_result_chars for it in (adapters[0].config, *given)]
+            config = replace(
+                adapters[0].config,
+                max_result_chars=min([limit for limit in chars if limit], default=None),
+            )
+        super().__init__(config=self.limited(config), clock=clock)
         self.on = codes
 
     def limited(self, config: RunConfig) -> RunConfig:
-        bounds = [
-            config.max_result_chars,
-            *(each.config.max_result_chars for each in self.adapters),
-        ]
-        chars = min([bound for bound in bounds if bound is not None], default=None)
-        return super().limited(replace(config, max_result_chars=chars))
+        for adapter in self.adapters:
+            config = adapter.limited(config)
+        return super().limited(config)
 
     @property
     def supports_dynamic_tools(self) -> bool:

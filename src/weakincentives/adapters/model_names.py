@@ -1,6 +1,7 @@
 """Names of models, such as `openai:gpt-5.2`: a provider, a colon, and the provider's own name."""
 
 import os
+import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
@@ -70,27 +71,34 @@ def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
     Raises `ValueError` for a missing name and an unknown provider, `ImportError` if the provider's
     extra is not installed, and the errors of the adapter.
     """
-    name = os.environ.get(MODEL_VARIABLE, "").strip() if model is None else model
+    name: Any = os.environ.get(MODEL_VARIABLE, "").strip() if model is None else model
+    if not isinstance(name, str):
+        raise TypeError(f"a model is named by a string, such as 'openai:gpt-5.2', got {name!r}")
     if not name:
         raise ValueError(
             f"a model is missing; pass its name, such as 'openai:gpt-5.2', or set {MODEL_VARIABLE}"
         )
     provider, colon, own_name = name.partition(":")
     if not colon or provider not in _PROVIDERS:
-        raise ValueError(_problem(name))
+        raise ValueError(_problem(name, f" in {MODEL_VARIABLE}" if model is None else ""))
     if not own_name.strip():
         raise ValueError(f"the model is missing in {name!r}; write it after the colon")
     return _PROVIDERS[provider](own_name, **arguments)
 
 
-def _problem(name: str) -> str:
+def _problem(name: str, place: str) -> str:
     """Returns what is wrong with a name whose provider is not known, and the remedy."""
     provider, colon, own_name = name.partition(":")
-    if not colon:
-        problem, nearest = "names no provider", ["openai"]
-        own_name = name
+    problem = f"has the unknown provider {provider!r}" if colon else "names no provider"
+    head, slash, tail = name.partition("/")
+    if slash and head in _PROVIDERS:
+        nearest = f"{head}:{tail}"
+    elif not colon:
+        nearest = f"openai:{name}"
+    elif re.search(r"[\d./]", provider):  # a model with a tag
+        nearest = f"ollama:{name}"
     else:
-        problem = f"has the unknown provider {provider!r}"
-        nearest = get_close_matches(provider.strip().lower(), _PROVIDERS, 1)
-    hint = f"; did you mean {f'{nearest[0]}:{own_name}'!r}?" if nearest else ";"
-    return f"model {name!r} {problem}{hint} The providers are {', '.join(_PROVIDERS)}"
+        found = get_close_matches(provider.strip().lower(), _PROVIDERS, 1)
+        nearest = f"{found[0]}:{own_name}" if found else ""
+    hint = f"did you mean {nearest!r}? The" if nearest else "the"
+    return f"model {name!r}{place} {problem}; {hint} providers are {', '.join(_PROVIDERS)}"

@@ -131,16 +131,18 @@ class ParentRun:
         """Returns the parent for runs nested in one tool call."""
         return replace(self, bus=bus, call=call)
 
-    def check_depth(self, name: str) -> None:
+    def check_depth(self, name: str, session: SessionProtocol) -> None:
         """Raises `DepthLimitError` if a run of the prompt `name` would be nested too deeply."""
         if self.levels_left < 0:
-            raise DepthLimitError(
+            error = DepthLimitError(
                 f"cannot run {name!r}: its parent runs are already nested as deeply as max_depth "
                 "allows",
                 phase="limit",
                 code="depth",
                 remedy="end the recursion, or raise RunConfig.max_depth",
             )
+            error.session = session
+            raise error
 
 
 class LoopOptions(ConversationOptions, total=False):
@@ -462,6 +464,9 @@ def check_arguments(
         to_content(message)
     if (on_change := options.get("on_change", "append")) not in ("append", "restate"):
         raise ValueError(f"on_change must be 'append' or 'restate', got {on_change!r}")
+    config: Any = options.get("config")  # Any: of a caller that does not use a type checker
+    if not isinstance(config, RunConfig | None):
+        raise TypeError(f"config must be a RunConfig, got {config!r}")
     approver = options.get("approver")
     if approver is not None and not callable(approver):
         raise TypeError(f"approver must be a function that takes a Preview, got {approver!r}")
@@ -498,9 +503,8 @@ def config_for(
         *(parent and parent.deadline, budget and budget.deadline(adapter.clock())),
     )
     deadline = min([deadline for deadline in candidates if deadline], default=None)
-    if deadline is config.deadline and budget is config.budget:
-        return config
-    config = replace(config, deadline=deadline, budget=budget)
+    if deadline is not config.deadline or budget is not config.budget:
+        config = replace(config, deadline=deadline, budget=budget)
     config.check_prices()
     return config
 

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from ..limits import Budget, Deadline, Prices, check_count, check_limits
 from ..signatures import check_names
 
-__all__ = ["InnerLoopConfig", "RunConfig", "layered"]
+__all__ = ["InnerLoopConfig", "RunConfig", "inherited", "layered"]
 
 _MIN_CHARS = 1_000  # so that a rejection, and the note about truncated text, always fit
 
@@ -29,7 +29,7 @@ class RunConfig:
 
     An adapter, a `MainLoop`, a `Chat` and each call accept a config. For each field, the nearest
     config that was created with it applies: a call's, then the chat's or the loop's, then the
-    adapter's.
+    adapter's. `dataclasses.replace` creates a config with all fields.
 
     Raises `ValueError` for a negative number, a limit of fewer than 1,000 characters or an unknown
     `parallel_tool_calls`, and `TypeError` for a value of the wrong type or a field that does not
@@ -68,6 +68,8 @@ class RunConfig:
         _check_chars("max_argument_chars", self.max_argument_chars)
         _check_chars("max_result_chars", self.max_result_chars)
         check_limits(self.deadline, self.budget)
+        if self.prices is not None and not callable(self.prices):
+            raise TypeError(f"prices must be a function, got {self.prices!r}")
 
     @property
     def given(self) -> frozenset[str]:
@@ -102,6 +104,18 @@ def layered(*configs: RunConfig | None) -> RunConfig | None:
         if config is not None:
             merged = config if merged is None else config.over(merged)
     return merged
+
+
+def inherited(config: RunConfig | None, prices: Prices | None) -> RunConfig | None:
+    """Returns what a nested run inherits of a run's config, whose limits its parent enforces.
+
+    Budget and deadline bind the parent and all its nested runs together.
+    """
+    names = config.given - {"budget", "deadline"} if config else frozenset[str]()
+    values = {name: getattr(config, name) for name in names}
+    if prices is not None:
+        values["prices"] = prices
+    return RunConfig(**values) if values else None
 
 
 _NAMES = dict.fromkeys([it.name for it in fields(RunConfig) if it.init]).keys()

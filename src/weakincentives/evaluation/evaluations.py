@@ -32,6 +32,7 @@ from .adapter import (
 from .approving import ApprovedCalls
 from .available_tools import with_disclosure_tools, with_provider_tools
 from .commits import stored
+from .config import inherited
 from .conversation import Conversation, begin, rendered_tools
 from .effects import Close, Effects
 from .errors import ChangedRunError, LimitError, PromptEvaluationError, raise_instead
@@ -221,7 +222,7 @@ class Evaluation[Out]:
         approver = self._options.get("approver")
         outer, levels = self._options.get("parent"), self._loop.config.max_depth
         levels = min(levels, outer.levels_left) if outer else levels
-        config = self._options.get("config")
+        config = inherited(self._options.get("config"), self._loop.config.prices)
         parent = ParentRun(token, self.meter, bus, deadline, approver, levels - 1, config)
         return nest(adapter, parent, self._clock)
 

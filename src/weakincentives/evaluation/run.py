@@ -85,14 +85,14 @@ class Run[Out]:
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
         session, used = session_in(given), given.get("adapter") or adapter
-        parent = _caller(used, adapter)  # counts the usage even if `adapter=` replaces the model
-        given["config"] = layered(given.get("config"), parent.config)
+        parent, self._config = _caller(used, adapter), given.get("config")
+        given["config"] = layered(self._config, parent.config)
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
             self._first, prompt = prompt, source_of(prompt)
         name = prompt.name
-        parent.check_depth(name)
+        parent.check_depth(name, session)
         prompt.declare_state(session)
         self._prompt, self._session, self._save = prompt, session, given.get("save")
         self._restarts, self._compaction, self._streamed = restarts, compaction, streamed
@@ -109,7 +109,7 @@ class Run[Out]:
         self._evaluations: list[Evaluation[Out]] = []  # kept for a chat's turn
         self._execution: Execution[Out] | None = None
         names = ConversationOptions.__annotations__
-        # Any: the conversation options that were passed
+        # Any: what was passed
         kept: Any = {name: value for name, value in given.items() if name in names}
         self._options: EvaluationStart = kept
         self.log = new_log(prompt, given, parent)
@@ -146,7 +146,8 @@ class Run[Out]:
         """Returns the parent of the run's evaluations, and stores their arguments."""
         bus = options.get("bus") or parent.bus
         nearer = options.get("config")
-        self._budget = options.get("budget") or (nearer and nearer.budget) or self._adapter.budget
+        source = nearer if nearer and "budget" in nearer.given else self._adapter
+        self._budget = options.get("budget") or source.budget
         deadlines = (
             *(options.get("deadline"), parent.deadline, nearer and nearer.deadline),
             self._budget and self._budget.deadline(clock()),
@@ -349,7 +350,7 @@ class Run[Out]:
             options["budget"] = self._own.meter.left
         known = ConversationOptions.__annotations__.keys() - {"config"}
         asked = WholeEvaluations(adapter, {k: v for k, v in options.items() if k in known})
-        check_config(adapter, options.get("config"))
+        check_config(adapter, self._config)
         own_loop = WholeEvaluation(asked, rendered, streamed=self._streamed)
         self._evaluation = own_loop
         return own_loop

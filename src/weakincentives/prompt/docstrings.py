@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = ["Docstring", "read_docstring"]
@@ -17,7 +17,8 @@ _OTHERS = (
 )
 # the first line of a section in Google's style, which a deeper block follows
 _GOOGLE = re.compile(rf"(?i)(?:({_PARAMETERS})|(?:{_OTHERS}))\s*:\s*$")
-_NUMPY_RULE = re.compile(r"(?:-{3,}|={3,})$")
+_RULE = re.compile(r"-{3,}|={3,}|~{3,}")
+_NUMPY = re.compile(rf"(?i)(?:{_PARAMETERS}|{_OTHERS}|methods)$")
 _NAMES = r"`?(\*{0,2}\w+(?:`?\s*,\s*`?\*{0,2}\w+)*)`?"
 _GOOGLE_ENTRY = re.compile(rf"{_NAMES}\s*(?:\(.*?\))?\s*:(?:\s+(.*)|$)")
 _NUMPY_ENTRY = re.compile(rf"{_NAMES}\s*(?::.*)?$")
@@ -36,42 +37,50 @@ class Docstring:
 @dataclass(slots=True)
 class _Line:
     indent: int
-    text: str
+    text: str  # with single spaces, so that no pattern takes long
+    written: str
 
 
-def read_docstring(text: str | None) -> Docstring:
+def read_docstring(text: str | None, names: Container[str] = ()) -> Docstring:
     """Returns the parts of a docstring in Google's, NumPy's or Sphinx's style.
 
-    The summary ends before a blank line and before a section, such as `Args:`.
+    The summary ends before a blank line and before a section, such as `Args:`. `names` are the
+    parameters' names, some of which may look like a heading.
     """
     lines = [
-        _Line(len(line) - len(line.lstrip()), line.strip())
+        _Line(len(line) - len(line.lstrip()), " ".join(line.split()), line.strip())
         for line in inspect.cleandoc(text or "").expandtabs().split("\n")
     ]
     summary: list[str] = []
     for position, line in enumerate(lines):
         if not line.text or _heading(lines, position) or _SPHINX.match(line.text):
             break
-        summary.append(line.text)
-    return Docstring(" ".join(summary), dict(_parameters(lines)))
+        if not _RULE.fullmatch(line.text):
+            summary.append(line.written)
+    parameters: dict[str, str] = {}
+    for name, described in _parameters(lines, names):
+        parameters.setdefault(name, described)
+    return Docstring(" ".join(summary), parameters)
 
 
 def _heading(lines: list[_Line], position: int) -> str:
     """Returns the style of the section that begins at a line: google, numpy, or "" for none."""
     line = lines[position]
-    following = lines[position + 1] if position + 1 < len(lines) else _Line(0, "")
-    if line.text and _NUMPY_RULE.match(following.text) and following.indent == line.indent:
+    following = lines[position + 1] if position + 1 < len(lines) else _Line(0, "", "")
+    if line.indent:  # in an example, for one
+        return ""
+    if _NUMPY.match(line.text) and _RULE.fullmatch(following.text) and not following.indent:
         return "numpy"
     return "google" if _GOOGLE.match(line.text) else ""
 
 
-def _parameters(lines: list[_Line]) -> Iterator[tuple[str, str]]:
+def _parameters(lines: list[_Line], names: Container[str]) -> Iterator[tuple[str, str]]:
     """Yields the names of the documented parameters with their texts."""
     for position, line in enumerate(lines):
         style = _heading(lines, position)
         if style == "google":
             if (heading := _GOOGLE.match(line.text)) and heading[1]:
-                yield from _google(lines, position)
+                yield from _google(lines, position, names)
         elif style == "numpy":
             if re.fullmatch(_PARAMETERS, line.text.lower()):
                 yield from _numpy(lines, position)
@@ -82,8 +91,9 @@ def _parameters(lines: list[_Line]) -> Iterator[tuple[str, str]]:
                 yield words[-1].lstrip("*\\"), _joined(texts)
 
 
-def _google(lines: list[_Line], position: int) -> Iterator[tuple[str, str]]:
-    heading, indent = lines[position], -1
+def _google(lines: list[_Line], position: int, names: Container[str]) -> Iterator[tuple[str, str]]:
+    indent = -1
+    interrupted = False  # by a line with less indentation, which may continue a text
     for here in range(position + 1, len(lines)):
         line = lines[here]
         if not line.text:
@@ -91,11 +101,12 @@ def _google(lines: list[_Line], position: int) -> Iterator[tuple[str, str]]:
         if indent < 0:  # of the first entry
             indent = line.indent
         entry = _GOOGLE_ENTRY.match(line.text.replace("\\*", "*"))
-        if line.indent < indent or _heading(lines, here):
+        known = entry is not None and all(name in names for name in _names(entry[1]))
+        if _heading(lines, here) and not known:
             return
-        if line.indent <= heading.indent and not entry:
-            return
-        if line.indent == indent and entry:
+        if line.indent < indent or (not line.indent and not entry):
+            interrupted = True
+        elif line.indent == indent and entry and (known or not interrupted):
             text = _joined([entry[2] or "", *_deeper(lines, here + 1, indent)])
             yield from ((name, text) for name in _names(entry[1]))
 
@@ -109,7 +120,7 @@ def _numpy(lines: list[_Line], position: int) -> Iterator[tuple[str, str]]:
         entry = _NUMPY_ENTRY.match(line.text.replace("\\*", "*"))
         if line.text and line.indent == indent and entry:
             text = _joined(list(_deeper(lines, here + 1, indent)))
-            yield from ((name, text) for name in _names(entry[1]))
+            yield from ((name, text) for name in _names(entry[1]) if name != "None")
 
 
 def _deeper(lines: list[_Line], position: int, indent: int) -> Iterator[str]:

@@ -1,12 +1,15 @@
 """The signature of a function tool: what the model fills in, and what the context supplies."""
 
+import ast
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import field, make_dataclass
+from enum import Enum
 from functools import partial
 from inspect import Parameter
 from types import FunctionType, MappingProxyType, MethodType, NoneType, UnionType
@@ -14,7 +17,6 @@ from typing import (
     Annotated,
     Any,
     NamedTuple,
-    TypeAliasType,
     TypeVar,
     Union,
     get_args,
@@ -22,7 +24,7 @@ from typing import (
 )
 
 from ..protocols import KindOf, SessionProtocol, StateView
-from ..record_types import AnyType, is_record_type, origin_of, unaliased
+from ..record_types import AnyType, is_record_type, origin_of, unaliased, unaliased_once
 from ..signatures import AnyFunction, annotations_of, signature_of
 from .context import ToolContext
 from .docstrings import read_docstring
@@ -30,7 +32,7 @@ from .errors import PromptValidationError
 from .handlers import handler_place
 from .tool import TOOL_NAME, ToolResult
 
-__all__ = ["FunctionSignature", "Injected", "Resource", "described_function", "is_field"]
+__all__ = ["FunctionSignature", "Injected", "Resource", "described_function", "is_field", "layers"]
 
 type Resource[T] = T
 """Annotates a parameter of a function tool that receives the resource bound for `T`.
@@ -50,13 +52,12 @@ class FunctionSignature:
     def __init__(self, function: AnyFunction, names: Mapping[str, object] = _NO_NAMES) -> None:
         self.function = function
         described = self.described = described_function(function)
-        self.docstring = read_docstring(
-            getattr(described, "__doc__", None)
-            or (None if inspect.isroutine(_bare(function)) else type(_bare(function)).__doc__)
-        )
-        self._globals = {**_BY_NAME, **getattr(described, "__globals__", {})}
+        own = getattr(described, "__globals__", {})
+        self._globals = {**_BY_NAME, **own}
         self._locals = {**_closure(described), **names}
+        self._defined = own.keys() | self._locals.keys()
         self.parameters = self._read_parameters()
+        self.docstring = read_docstring(_docstring_of(function), self.parameters)
 
     def refusal(self, problem: str, remedy: str) -> PromptValidationError:
         place = handler_place(_bare(self.function))
@@ -95,6 +96,8 @@ class FunctionSignature:
                     f"its parameter {stars}{name} has no schema",
                     "name each parameter, or use functools.wraps if a decorator hides them",
                 )
+            if re.fullmatch("__.*__", name):
+                raise self.refusal(f"its parameter {name!r} has a reserved name", "rename it")
             if parameter.kind is Parameter.POSITIONAL_ONLY:
                 raise self.refusal(f"its parameter {name!r} is positional-only", "remove the /")
             if parameter.annotation is Parameter.empty:
@@ -128,16 +131,21 @@ class FunctionSignature:
 
     def _hint(self, name: str, annotation: object) -> AnyType:
         """Returns the type that an annotation means; it may be a string."""
+        text = f"{getattr(annotation, '__forward_arg__', annotation)}"
         try:
-            return self._evaluated(annotation)
+            hint = self._evaluated(annotation)
         except Exception as error:  # evaluating an annotation can raise anything
-            text = getattr(annotation, "__forward_arg__", annotation)
-            short = re.sub(rf"(?:\w+\.)+({'|'.join(_BY_NAME)})\b", r"\1", f"{text}")
+            short = re.sub(rf"\b(?:wi|weakincentives[\w.]*)\.({'|'.join(_BY_NAME)})\b", r"\1", text)
             if short != text:  # imported for type checkers only, together with its module
                 return self._hint(name, short)
             raise self.refusal(
                 f"the type {text!r} of {name!r} cannot be read ({error})", "import it at run time"
             ) from error
+        for word in set(re.findall(r"[\w.]+", text)) & _BY_NAME.keys() - self._defined:
+            if module := _imported_from(self.described, word):
+                problem = f"the type {word} of {name!r}, from {module}, is unknown at run time"
+                raise self.refusal(problem, "import it at run time")
+        return hint
 
     def _evaluated(self, annotation: object) -> AnyType:
         def annotated() -> None: ...
@@ -155,20 +163,26 @@ class FunctionSignature:
             return _session
         if kind is Resource:
             raise self.refusal(f"{name!r} does not say which resource", "write Resource[Type]")
-        if origin_of(kind) is not Resource:
-            return None
-        return partial(_resource, get_args(kind)[0], optional)
+        if origin_of(kind) is Resource:
+            return partial(_resource, get_args(kind)[0], optional)
+        if _contains_injectable(hint):
+            remedy = "annotate it as Resource[Type], ToolContext or Session, or as `| None` of one"
+            raise self.refusal(f"{name!r} mixes injected and other types", remedy)
+        return None
 
     def _field(self, name: str, hint: AnyType, default: object) -> "_Field":
         """Returns a field of the params with its description and default."""
+        hint = unaliased(hint)
         kind, *metadata = get_args(hint) if origin_of(hint) is Annotated else (hint,)
+        inner = unaliased(_without_none(kind)[0])
+        inside = get_args(inner)[1:] if origin_of(inner) is Annotated else ()
         if is_field(default):
             metadata.append(default)
             default = Parameter.empty
-        texts = [item for item in metadata if isinstance(item, str)]
+        texts = [item for item in (*metadata, *inside) if isinstance(item, str)]
         texts.append(self.docstring.parameters.get(name, ""))
         metadata = [item for item in metadata if not isinstance(item, str)]
-        described = any(is_field(item) and item.description for item in metadata)
+        described = any(is_field(item) and item.description for item in (*metadata, *inside))
         text = "" if described else texts[0]
         return _Field(name, unaliased(kind), tuple(metadata), text, default)
 
@@ -194,7 +208,7 @@ def _session(context: ToolContext) -> object:
 
 def _resource(kind: KindOf[object], optional: bool, context: ToolContext) -> object:  # noqa: FBT001 - bound by `partial`
     bindings = context.prompt.resources.registry.bindings if optional else ()
-    if optional and all(binding.protocol is not kind for binding in bindings):
+    if optional and all(binding.protocol != kind for binding in bindings):
         return None
     return context.resources.get(kind)
 
@@ -214,8 +228,8 @@ class _Field(NamedTuple):
         text = {"description": self.text} if self.text else {}
         if self.default is Parameter.empty:
             return self.name, kind, field(metadata=text)
-        if type(self.default).__hash__ is None:  # each call gets its own copy
-            copied = partial(deepcopy, self.default)
+        if _is_mutable(self.default):  # each call gets its own copy
+            copied = partial(_copy, self.default)
             return self.name, kind, field(default_factory=copied, metadata=text)
         return self.name, kind, field(default=self.default, metadata=text)
 
@@ -226,6 +240,23 @@ class _Field(NamedTuple):
         parts = self.name, kind, repr(self.metadata), self.text, type(self.default), default
         hash(parts)
         return parts
+
+
+def _is_mutable(default: object) -> bool:
+    kind = type(default)
+    if getattr(kind, "__hash__", None) is None:
+        return True
+    params: Any = getattr(kind, "__dataclass_params__", None)  # Any: private to dataclasses
+    if isinstance(default, Enum | type) or callable(default):
+        return False
+    return hasattr(default, "__dict__") and not (params and params.frozen)
+
+
+def _copy(default: object) -> object:
+    try:
+        return deepcopy(default)
+    except Exception:  # a lock, for example
+        return default
 
 
 _RECORDS: dict[tuple[object, ...], type] = {}
@@ -247,6 +278,7 @@ def _record(name: str, module: str, fields: tuple[_Field, ...]) -> type:
     return record
 
 
+_MAX_ALIASES = 100  # an alias may refer to itself
 _STARS: dict[object, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _BY_NAME = {"ToolContext": ToolContext, "Session": SessionProtocol, "Resource": Resource}
 _SESSIONS = (SessionProtocol, StateView)
@@ -265,18 +297,44 @@ def _bare(function: AnyFunction) -> AnyFunction:
     return function
 
 
+def layers(function: AnyFunction) -> Iterator[AnyFunction]:
+    """Yields a function, and the functions inside it, through partials, methods and decorators."""
+    layer: Any = function  # Any: a callable of any class
+    seen: set[int] = set()
+    while id(layer) not in seen:
+        seen.add(id(layer))
+        yield layer
+        if isinstance(layer, partial):
+            layer = layer.func
+        elif isinstance(layer, MethodType):
+            layer = layer.__func__
+        elif hasattr(layer, "__wrapped__"):
+            layer = getattr(layer, "__wrapped__")  # noqa: B009 - of any class
+        elif not inspect.isroutine(layer) and not inspect.isclass(layer):
+            layer = type(layer).__call__
+
+
 def described_function(function: AnyFunction) -> AnyFunction:
-    """Returns the function whose annotations and docstring a signature shows."""
-    while True:
-        bare = _bare(function)
-        bare = bare.__func__ if isinstance(bare, MethodType) else bare
-        if not inspect.isroutine(bare) and not inspect.isclass(bare):
-            bare = type(bare).__call__
-        if not hasattr(bare, "__signature__"):
-            bare = getattr(bare, "__wrapped__", bare)
-        if bare is function:
-            return function
-        function = bare
+    """Returns the function whose annotations a signature shows."""
+    for layer in layers(function):
+        function = layer
+        if hasattr(layer, "__signature__"):
+            break
+    return function
+
+
+def _docstring_of(function: AnyFunction) -> str | None:
+    """Returns the outermost docstring of a function, or else that of a callable's class."""
+    every = [layer for layer in layers(function) if not isinstance(layer, partial)]
+    for layer in every:
+        text = (
+            layer.__doc__
+            if inspect.isroutine(layer)
+            else getattr(layer, "__dict__", {}).get("__doc__")
+        )
+        if isinstance(text, str) and text.strip():
+            return text
+    return next((type(layer).__doc__ for layer in every if not inspect.isroutine(layer)), None)
 
 
 def _plain_partial(function: AnyFunction) -> AnyFunction:
@@ -298,20 +356,51 @@ def _closure(function: AnyFunction) -> dict[str, object]:
     """Returns the variables that a function takes from the functions around it."""
     if not isinstance(function, FunctionType):
         return {}
-    variables = inspect.getclosurevars(function).nonlocals
-    return {**variables, **{kind.__name__: kind for kind in function.__type_params__}}
+    found: dict[str, object] = {kind.__name__: kind for kind in function.__type_params__}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    for name, cell in cells:
+        with suppress(ValueError):  # a variable that is assigned later
+            found[name] = cell.cell_contents
+    return found
 
 
 def _without_metadata(hint: AnyType) -> AnyType:
     """Returns a hint without `Annotated` and aliases, except `Resource`."""
-    while hint is not Resource and origin_of(hint) is not Resource:
+    for _ in range(_MAX_ALIASES):
         if origin_of(hint) is Annotated:
             hint = get_args(hint)[0]
-        elif isinstance(hint, TypeAliasType):
-            hint = hint.__value__
-        else:
+        elif hint is Resource or origin_of(hint) is Resource:
             break
+        else:
+            inner = unaliased_once(hint)
+            if inner is hint:
+                break
+            hint = inner
     return hint
+
+
+def _imported_from(function: AnyFunction, name: str) -> str:
+    """Returns the module of another library from which type checkers import a name, or `""`."""
+    try:
+        tree = ast.parse(inspect.getsource(inspect.getmodule(function) or function))
+    except (OSError, TypeError, SyntaxError):  # the source is not there
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [item.asname or item.name for item in node.names]
+            if name in names and not f"{node.module}.".startswith("weakincentives."):
+                return node.module or ""
+    return ""
+
+
+def _is_injectable(hint: AnyType) -> bool:
+    kind = _without_metadata(hint)
+    return kind is ToolContext or kind in _SESSIONS or Resource in (kind, origin_of(kind))
+
+
+def _contains_injectable(hint: AnyType) -> bool:
+    """Whether an injected type is a part of a hint, such as of a list or a union."""
+    return any(_is_injectable(part) or _contains_injectable(part) for part in get_args(hint))
 
 
 def _without_none(hint: AnyType) -> tuple[AnyType, bool]:

@@ -2,7 +2,15 @@
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -33,6 +41,7 @@ from .function_signatures import (
     Resource,
     described_function,
     is_field,
+    layers,
 )
 from .tool import AnyTool, Effect, Tool, ToolExample, ToolResult
 
@@ -100,21 +109,26 @@ def _marked[F](function: F, options: ToolOptions, local: Mapping[str, object]) -
     target: Any = function  # Any: to set an attribute
     if isinstance(function, classmethod | staticmethod):
         target = function.__func__
-    before = _marks_of(target.func if isinstance(target, partial) else target)
-    words = re.findall(r"\w+", repr(annotations_of(target)))
-    if local is getattr(target, "__globals__", None):
-        words = []
+    before = _marks_of(target)
+    written = [value for value in annotations_of(target).values() if not isinstance(value, type)]
+    words = set(re.findall(r"\w+", repr(written))) - getattr(target, "__globals__", {}).keys()
     names = {name: local[name] for name in words if name in local}
     if options or names:
         marks = _Marks(before.options | options, {**before.names, **names})
-        setattr(target, _MARKS, marks)
+        try:
+            setattr(target, _MARKS, marks)
+        except (AttributeError, TypeError):  # a bound method, or an object with slots
+            copied: Any = partial(target)
+            setattr(copied, _MARKS, marks)
+            marked: F = copied  # called as the function is
+            return marked
     return function
 
 
 def _marks_of(function: AnyFunction) -> _Marks:
     """Returns what `tool` keeps in a function, or in the one that decorators or partials wrap."""
-    for place in (function, described_function(function)):
-        marks = getattr(place, _MARKS, None)
+    for layer in layers(function):
+        marks = getattr(layer, _MARKS, None)
         if isinstance(marks, _Marks):
             return marks
     return _UNMARKED
@@ -194,7 +208,10 @@ class FunctionHandler:
         return self._awaited(returned)
 
     async def _awaited(self, returned: Awaitable[object]) -> ToolResult[object]:
-        return self._result(await returned)
+        value: object = returned
+        while inspect.isawaitable(value):
+            value = await value
+        return self._result(value)
 
     def _result(self, returned: object) -> ToolResult[object]:
         match returned:
@@ -216,6 +233,8 @@ class FunctionHandler:
                 if len(texts) == len(items):
                     return ToolResult("\n\n".join(texts), media=media)
                 kind, remedy = "media mixed with other values", "only strings and media in a list"
+            case _ if _contains(returned, (Image, Document, bytes, bytearray)):
+                kind, remedy = "media or bytes inside another value", "a list of strings and media"
             case _:
                 return ToolResult("", returned)
         raise TypeError(f"the function of tool {self._name!r} must return {remedy}, got {kind}")
@@ -243,6 +262,18 @@ class FunctionHandler:
 
     def __hash__(self) -> int:
         return hash(self._name)
+
+
+def _contains(value: object, kinds: tuple[type, ...], depth: int = 9) -> bool:
+    """Whether one of the kinds is in a value of lists, dicts, tuples and sets."""
+    items: Iterable[object] = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        items = value
+    return any(
+        isinstance(item, kinds) or (depth and _contains(item, kinds, depth - 1)) for item in items
+    )
 
 
 _NOT_AWAITABLE = frozenset({ToolResult, str, NoneType, dict, list, tuple, int, float, bool})

@@ -186,6 +186,7 @@ def _begin[Out](
         suspension=suspension,
         decisions=decisions,
         sink=sink,
+        config=agent.main_loop.config,
     )
     loop = agent.main_loop
     run = Run(
@@ -215,7 +216,9 @@ def _limits(
 
     Time during which the run was suspended is not counted.
     """
-    budget = serde.parse(Budget | None, run_input["budget"]) or agent.adapter.budget
+    config = agent.main_loop.config
+    source = config if config is not None and "budget" in config.given else agent.adapter
+    budget = serde.parse(Budget | None, run_input["budget"]) or source.budget
     deadline = serde.parse(Deadline | None, run_input["deadline"])
     if resumed := run_input.get("resumed"):
         left = resumed["seconds_left"]
@@ -258,8 +261,14 @@ def to_input(
     """Returns a run's input as JSON.
 
     Raises `ContentError` for a message whose media contain their own bytes; put the bytes into the
-    content store of the agent's sessions instead.
+    content store of the agent's sessions instead. Raises `ValueError` for a budget with a meter,
+    which counts in one process.
     """
+    if budget is not None and budget.meter is not None:
+        raise ValueError(
+            "the budget of a durable run cannot have a meter because other processes run it too; "
+            "pass a budget without a meter"
+        )
     return {
         "params": {
             type_name(type(value)): serde.dump_lossless(type(value), value) for value in params
