@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from weakincentives import serde
+from weakincentives import Resource, serde
+from weakincentives import tool as tool_of
 from weakincentives.inspection.analysis import Finding, Report, analyze
 from weakincentives.prompt import (
     MarkdownSection,
@@ -512,3 +513,22 @@ def test_tool_without_a_description_is_found() -> None:
     named = Tool[Order, object](name="pay", params_type=Order)
     section = MarkdownSection(title="Task", template="x", tools=[named])
     assert findings(template(section)) == [("description-missing", "task")]
+
+
+class Till:
+    """A resource that cannot be forked."""
+
+
+def test_function_that_runs_before_its_approval_with_an_unforkable_resource_is_found() -> None:
+    @tool_of(approval="effects", effect="repeatable")
+    def pay(
+        number: Annotated[str, Field(description="The number on the invoice.")],
+        till: Resource[Till] | None,
+    ) -> str:
+        """Pay."""
+        return f"{number}{till}"
+
+    section = MarkdownSection(title="Task", template="x", tools=[pay])
+    [finding] = analyze(template(section), session=Session()).findings
+    assert finding.code == "effects-not-isolated"
+    assert "uses Till, which has no fork()" in finding.message

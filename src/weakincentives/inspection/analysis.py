@@ -192,15 +192,19 @@ def _shown(tool: AnyTool) -> str:
 
 def _previews(registry: RegistrySnapshot, resources: ResourceRegistry) -> Iterator[Finding]:
     """Finds handlers that run before approval but use a resource that cannot be forked."""
-    unforkable = [it.protocol for it in resources.bindings if not hasattr(it.protocol, "fork")]
+    bound = [it.protocol for it in resources.bindings if not hasattr(it.protocol, "fork")]
     remedy = "use approval='arguments', or give it fork() and merge()"
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
         handler = getattr(tool.handler, "__func__", tool.handler) if tool else None  # unbound
-        if tool is None or tool.approval != "effects" or not isfunction(handler):
+        if tool is None or tool.approval != "effects":
             continue
-        used = getclosurevars(handler)
-        values = [*used.globals.values(), *used.nonlocals.values()]
+        unforkable, values = bound, []
+        if isinstance(handler, FunctionHandler):  # its parameters say what it uses, bound or not
+            values = unforkable = [it for it in handler.resources if not hasattr(it, "fork")]
+        elif isfunction(handler):
+            used = getclosurevars(handler)
+            values = [*used.globals.values(), *used.nonlocals.values()]
         for kind in unforkable:
             if any(value is kind for value in values):
                 message = f"its tool `{name}` runs before its effects are approved, and uses "

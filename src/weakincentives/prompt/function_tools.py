@@ -26,6 +26,7 @@ from typing import (
 from .. import serde
 from ..content import Document, Image
 from ..errors import SerdeError
+from ..protocols import KindOf
 from ..record_types import AnyType
 from ..signatures import (
     AnyFunction,
@@ -238,6 +239,11 @@ class FunctionHandler:
             case _:
                 return ToolResult("", returned)
         raise TypeError(f"the function of tool {self._name!r} must return {remedy}, got {kind}")
+
+    @property
+    def resources(self) -> list[KindOf[object]]:
+        """The types of the resources that the function receives."""
+        return [value.args[0] for _, value in self._injected if isinstance(value, partial)]
 
     @property
     def line(self) -> str:
