@@ -1,7 +1,6 @@
 from dataclasses import dataclass
 
 import weakincentives as wi
-from weakincentives.evaluation import Suspension
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ try:
 except wi.RunSuspended as waiting:
     stored = waiting.suspension.to_json()
 
-suspension = Suspension.from_json(stored)
+suspension = wi.Suspension.from_json(stored)
 decisions = {}
 for preview in suspension.pending:
     print(preview)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from .lazy_exports import lazy_exports
 from .prompt import (
     MarkdownSection,
+    OutputRejected,
     Prompt,
     PromptTemplate,
     SectionVisibility,
@@ -22,7 +23,10 @@ __all__ = [
     "Deny",
     "MainLoop",
     "MarkdownSection",
+    "OutputRejected",
+    "Preview",
     "Prompt",
+    "PromptEvaluationError",
     "PromptTemplate",
     "ReplaceArguments",
     "Resource",
@@ -30,6 +34,7 @@ __all__ = [
     "RunSuspended",
     "SectionVisibility",
     "Session",
+    "Suspension",
     "TokenUsage",
     "Tool",
     "ToolContext",
@@ -44,11 +49,12 @@ __all__ = [
 # defines prompts does not need them.
 if TYPE_CHECKING:
     from .adapters.model_names import adapter_for
-    from .evaluation.approval import Approve, Deny, ReplaceArguments
+    from .evaluation.approval import Approve, Deny, Preview, ReplaceArguments
     from .evaluation.chat import Chat
     from .evaluation.config import RunConfig
+    from .evaluation.errors import PromptEvaluationError
     from .evaluation.main_loop import MainLoop
-    from .evaluation.suspension import RunSuspended
+    from .evaluation.suspension import RunSuspended, Suspension
     from .limits import Budget, Deadline, TokenUsage
     from .prompt.function_tools import Resource, tool
     from .runtime.session import Session
@@ -63,11 +69,14 @@ else:
             "Deadline": ".limits",
             "Deny": ".evaluation.approval",
             "MainLoop": ".evaluation.main_loop",
+            "Preview": ".evaluation.approval",
+            "PromptEvaluationError": ".evaluation.errors",
             "ReplaceArguments": ".evaluation.approval",
             "Resource": ".prompt.function_tools",
             "RunConfig": ".evaluation.config",
             "RunSuspended": ".evaluation.suspension",
             "Session": ".runtime.session",
+            "Suspension": ".evaluation.suspension",
             "TokenUsage": ".limits",
             "__version__": ".version",
             "adapter_for": ".adapters.model_names",

@@ -442,6 +442,9 @@ class ConnectingAdapter(ProviderAdapter):
             raise TimeoutError
 
 
+_INTERNAL = {"caller", "save", "sink", "turn"}  # options that the library passes to itself
+
+
 def check_arguments(
     prompt: object, options: Mapping[str, object], known: AnyType, *kinds: type
 ) -> None:
@@ -450,7 +453,7 @@ def check_arguments(
     `known` is the options' `TypedDict`, and `kinds` are the types allowed for `prompt`.
     """
     if unknown := sorted(options.keys() - known.__annotations__):
-        names = ", ".join(known.__annotations__)
+        names = ", ".join([name for name in known.__annotations__ if name not in _INTERNAL])
         raise TypeError(f"unknown argument {unknown[0]!r} of an evaluation; use one of {names}")
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
