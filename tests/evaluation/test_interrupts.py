@@ -254,7 +254,7 @@ def test_interrupt_while_entering_or_exiting_resources_leaves_none_open(*, fails
             pass
         where = f"interrupted in {interrupter.where}"
         if interrupter.before_exit or interrupter.where.startswith(
-            ("_run_now", "ResourceContext.__enter__")
+            ("run_now", "ResourceContext.__enter__")
         ):
             # once the context has been entered, no signal arrives between these lines and the block
             return
