@@ -25,6 +25,7 @@ from weakincentives import (
     ToolContext,
     tool,
 )
+from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.evaluation import (
     PromptEvaluationError,
     PromptResponse,
@@ -334,3 +335,112 @@ def test_adapter_with_its_own_loop_refuses_what_it_cannot_apply() -> None:
     assert result.session is session
     with pytest.raises(ValueError, match="cannot apply max_turns of the config because Own has"):
         loop.execute(TEMPLATE, config=RunConfig(max_turns=1))
+
+
+# ------------------------------------------------------------------------ nearer configs
+
+
+def test_budget_of_none_clears_the_budget_of_the_adapter() -> None:
+    adapter = ScriptedAdapter([LOOK, say(1)], config=RunConfig(budget=Budget(max_calls=1)))
+    result = MainLoop(adapter).execute(TEMPLATE, "Go", config=RunConfig(budget=None))
+    assert result.output == 1
+
+
+def test_cost_without_prices_is_refused_before_the_request() -> None:
+    adapter = ScriptedAdapter([say(1)])
+    with pytest.raises(ValueError, match="there are no prices"):
+        MainLoop(adapter).execute(TEMPLATE, config=RunConfig(budget=Budget(max_cost=1.0)))
+    assert adapter.requests == []
+
+
+@pytest.mark.parametrize("config", [{"max_turns": 3}, 3])
+def test_config_of_another_type_is_refused(config: Any) -> None:
+    with pytest.raises(TypeError, match="config must be a RunConfig"):
+        MainLoop(ScriptedAdapter([])).execute(TEMPLATE, config=config)
+
+
+def test_prices_must_be_a_function() -> None:
+    prices: Any = 3
+    with pytest.raises(TypeError, match="prices must be a function"):
+        RunConfig(prices=prices)
+
+
+def nested_on(adapter: ProviderAdapter, seen: list[Any]) -> PromptTemplate[int]:
+    """A prompt whose tool runs another one on `adapter`."""
+
+    def delegate(context: ToolContext) -> str:
+        """Delegate."""
+        try:
+            seen.append(context.evaluate(TEMPLATE, "Deeper", adapter=adapter).output)
+        except Exception as error:
+            seen.append(error)
+        return "Done."
+
+    section = MarkdownSection(title="Task", template="Delegate.", tools=[delegate])
+    return PromptTemplate[int](ns="tests", key="outer", sections=[section])
+
+
+def test_nested_run_on_another_adapter_keeps_that_adapters_budget() -> None:
+    seen: list[Any] = []
+    other = ScriptedAdapter([LOOK, say(2)], config=RunConfig(budget=Budget(max_calls=1)))
+    adapter = ScriptedAdapter([call(("delegate", {})), say(1)])
+    config = RunConfig(budget=Budget(max_calls=50), max_turns=9)
+    assert MainLoop(adapter).execute(nested_on(other, seen), "Go", config=config).output == 1
+    [error] = seen
+    assert isinstance(error, PromptEvaluationError)
+    assert error.code == "budget"
+
+
+def test_nested_run_on_another_adapter_inherits_the_prices() -> None:
+    seen: list[Any] = []
+    other = ScriptedAdapter([say(2)])
+    prices = RunConfig(prices=lambda usage, model: 0.1, budget=Budget(max_cost=9.0))
+    adapter = ScriptedAdapter([call(("delegate", {})), say(1)], config=prices)
+    assert MainLoop(adapter).execute(nested_on(other, seen), "Go").output == 1
+    assert seen == [2]
+
+
+def test_outer_config_does_not_refuse_a_nested_adapter_with_its_own_loop() -> None:
+    seen: list[Any] = []
+    adapter = ScriptedAdapter([call(("delegate", {})), say(1)])
+    config = RunConfig(max_turns=5)
+    assert MainLoop(adapter).execute(nested_on(Own(), seen), "Go", config=config).output == 1
+    assert seen == [1]
+
+
+def test_error_of_the_depth_limit_has_the_session() -> None:
+    errors: list[PromptEvaluationError] = []
+
+    def deeper(context: ToolContext) -> str:
+        """Go deeper."""
+        try:
+            return context.evaluate(TEMPLATE, "Deeper").text
+        except PromptEvaluationError as error:
+            errors.append(error)
+            raise
+
+    section = MarkdownSection(title="Task", template="Deeper.", tools=[deeper])
+    template = PromptTemplate[int](ns="tests", key="deep", sections=[section])
+    adapter = ScriptedAdapter([call(("deeper", {})), say(1)])
+    MainLoop(adapter).execute(template, "Go", config=RunConfig(max_depth=0))
+    assert [error.code for error in errors] == ["depth"]
+    assert errors[0].session is not None
+
+
+def test_fallback_applies_the_result_limit_of_the_call() -> None:
+    def long(size: int) -> str:
+        """A long text."""
+        return "x" * size
+
+    section = MarkdownSection(title="Task", template="Long.", tools=[long])
+    template = PromptTemplate[int](ns="tests", key="long", sections=[section])
+
+    def shown(**options: Any) -> int:
+        first = ScriptedAdapter([call(("long", {"size": 150_000})), say(1)])
+        adapter = FallbackAdapter(first, ScriptedAdapter([]))
+        MainLoop(adapter).execute(template, "Go", **options)
+        return len(first.requests[-1].messages[-1].text)
+
+    assert shown() <= 100_000
+    assert shown(config=RunConfig(max_result_chars=200_000)) == 150_000
+    assert shown(config=RunConfig(max_result_chars=None)) == 150_000

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Generic, Literal, Optional, TypedDict, TypeVa
 import pytest
 from pydantic import BaseModel, Field
 
+from support import other_sessions
 from support import postponed_tools as postponed
 from weakincentives import Session, tool
 from weakincentives.errors import SerdeError
@@ -864,3 +865,13 @@ def test_parameter_with_a_reserved_name_is_refused() -> None:
     def go(__name__: str) -> None: ...  # noqa: A002 - what is refused
 
     assert "reserved name" in refusal(go)
+
+
+@pytest.mark.parametrize("function", [other_sessions.named, other_sessions.dotted])
+def test_session_of_another_library_is_refused(function: Any) -> None:
+    assert "import it at run time" in refusal(function)
+
+
+def test_options_given_to_a_bound_method_hold() -> None:
+    made = as_tool(tool(effect="pure", name="look")(Db().find))
+    assert (made.name, made.effect) == ("look", "pure")

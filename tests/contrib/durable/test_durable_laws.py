@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,9 @@ from support.cut_runs import FACES, NESTING, SIBLINGS, Face, Outcome, law, uncut
 from support.durable_cuts import Crash, play_durable
 from support.run_trees import Outside, Shape, Tree, outside, trees
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
-from weakincentives.evaluation import MainLoop
+from weakincentives.evaluation import MainLoop, RunConfig
+from weakincentives.limits import Budget, Deadline, Meter, utc_now
+from weakincentives.prompt import MarkdownSection, PromptTemplate
 from weakincentives.runtime.events import (
     PromptExecuted,
     PromptRendered,
@@ -122,3 +125,30 @@ def restored(types: Iterable[type[object]], text: str) -> Session:
     session = hearing("1")
     session.restore(session.parse_snapshot(text, types=types))
     return session
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (RunConfig(max_turns=2), "TurnLimitError"),
+        (RunConfig(budget=Budget(max_calls=2)), "BudgetExceededError"),
+        (RunConfig(deadline=Deadline(utc_now() - timedelta(1))), "DeadlineExceededError"),
+    ],
+    ids=["max_turns", "budget", "deadline"],
+)
+def test_config_of_the_loop_applies_to_durable_runs(config: RunConfig, kind: str) -> None:
+    def look(text: str) -> str:
+        """Look it up."""
+        return text
+
+    section = MarkdownSection(title="Task", template="Look.", tools=[look])
+    template = PromptTemplate[None](ns="tests", key="durable", sections=[section])
+    calls = [call(("look", {"text": "a"}))] * 5
+    loop = MainLoop(ScriptedAdapter([*calls, say("Done.")]), config=config)
+    result = execute_run(durable(loop, template.bind), to_input(), MemoryLogTable(), "1")
+    assert result["error"]["is"] == kind
+
+
+def test_budget_with_a_meter_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot have a meter"):
+        to_input(budget=Budget(max_calls=1, meter=Meter()))
