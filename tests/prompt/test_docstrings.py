@@ -120,9 +120,18 @@ def test_indentation_of_the_function_does_not_change_what_is_read() -> None:
             "Get.\n\nArgs:\n    a: Right.\n\nExample::\n\n    Args:\n        a: Wrong.",
             {"a": "Right."},
         ),
+        ("Get.\n\nArgs:\n    a: A.\n\nReturns:\n    b: Wrong.", {"a": "A."}),
+        ("Get.\n\nExample::\n\n    Args:\n        a: Wrong.", {}),
         ("Get.\n\nParameters\n----------\nNone", {}),
     ],
-    ids=["named-like-a-heading", "dedented", "example", "none"],
+    ids=[
+        "named-like-a-heading",
+        "dedented",
+        "example",
+        "other-section",
+        "only-in-an-example",
+        "none",
+    ],
 )
 def test_known_parameters_are_read_even_in_odd_places(
     docstring: str, parameters: dict[str, str]

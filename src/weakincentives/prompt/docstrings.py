@@ -44,8 +44,9 @@ class _Line:
 def read_docstring(text: str | None, names: Container[str] = ()) -> Docstring:
     """Returns the parts of a docstring in Google's, NumPy's or Sphinx's style.
 
-    The summary ends before a blank line and before a section, such as `Args:`. `names` are the
-    parameters' names, some of which may look like a heading.
+    The summary ends before a blank line and before a section, such as `Args:`. An entry that
+    follows a line with less indentation is read only if it describes one of `names`, which are the
+    function's parameters.
     """
     lines = [
         _Line(len(line) - len(line.lstrip()), " ".join(line.split()), line.strip())
@@ -102,7 +103,7 @@ def _google(lines: list[_Line], position: int, names: Container[str]) -> Iterato
             indent = line.indent
         entry = _GOOGLE_ENTRY.match(line.text.replace("\\*", "*"))
         known = entry is not None and all(name in names for name in _names(entry[1]))
-        if _heading(lines, here) and not known:
+        if _heading(lines, here):
             return
         if line.indent < indent or (not line.indent and not entry):
             interrupted = True
