@@ -10,9 +10,10 @@ import pytest
 from support.script import Say
 from support.scripted_server import ScriptedServer
 from weakincentives import Chat, MainLoop
+from weakincentives.adapters import profiles
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
-from weakincentives.adapters.model_names import adapter_for, provider_names
+from weakincentives.adapters.model_names import adapter_for
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, PromptTemplate
@@ -87,10 +88,12 @@ def test_wrong_names_are_rejected_with_the_nearest_one(name: str | None, problem
         adapter_for(name)
 
 
-def test_providers_are_adapters_and_profiles() -> None:
-    names = provider_names()
+def test_error_lists_the_adapters_and_all_profiles() -> None:
+    with pytest.raises(ValueError, match="providers are") as caught:
+        adapter_for("zzz:x")
+    names = str(caught.value).partition("providers are ")[2].split(", ")
     assert names[:5] == ["openai", "openai-chat", "anthropic", "claude", "litellm"]
-    assert {"azure", "llama-cpp", "lm-studio", "ollama", "openrouter", "vllm"} <= {*names}
+    assert names[5:] == [name.lower().replace("_", "-") for name in profiles.__all__]
 
 
 def test_variable_names_the_model_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

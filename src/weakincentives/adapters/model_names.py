@@ -10,7 +10,7 @@ from typing import Any
 from . import profiles
 from .core import ProviderAdapter
 
-__all__ = ["MODEL_VARIABLE", "adapter_for", "provider_names"]
+__all__ = ["MODEL_VARIABLE", "adapter_for"]
 
 MODEL_VARIABLE = "WINK_MODEL"
 
@@ -52,11 +52,6 @@ _PROVIDERS: dict[str, Callable[..., ProviderAdapter]] = {
         for name in profiles.__all__
     },
 }
-
-
-def provider_names() -> list[str]:
-    """Returns the providers: the five adapters, then the predefined server profiles."""
-    return list(_PROVIDERS)
 
 
 def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:

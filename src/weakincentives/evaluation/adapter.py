@@ -442,7 +442,7 @@ class ConnectingAdapter(ProviderAdapter):
             raise TimeoutError
 
 
-_INTERNAL = {"caller", "save", "sink", "turn"}  # options that the library passes to itself
+_INTERNAL = {"caller", "sink", "turn"}  # options that the library passes to itself
 
 
 def check_arguments(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import field, make_dataclass
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from inspect import Parameter
 from types import FunctionType, MappingProxyType, MethodType, NoneType, UnionType
 from typing import (
@@ -131,7 +131,8 @@ class FunctionSignature:
 
     def _hint(self, name: str, annotation: object) -> AnyType:
         """Returns the type that an annotation means; it may be a string."""
-        text = f"{getattr(annotation, '__forward_arg__', annotation)}"
+        written = getattr(annotation, "__forward_arg__", annotation)
+        text = f"{written}"
         try:
             hint = self._evaluated(annotation)
         except Exception as error:  # evaluating an annotation can raise anything
@@ -141,8 +142,10 @@ class FunctionSignature:
             raise self.refusal(
                 f"the type {text!r} of {name!r} cannot be read ({error})", "import it at run time"
             ) from error
-        for word in set(re.findall(r"[\w.]+", text)) & _BY_NAME.keys() - self._defined:
-            if module := _imported_from(self.described, word):
+        words = set(re.findall(r"[\w.]+", text)) if isinstance(written, str) else set[str]()
+        for word in words & _BY_NAME.keys() - self._defined:
+            module = _imports_of(self.described.__module__).get(word, "")
+            if module and not f"{module}.".startswith("weakincentives."):
                 problem = f"the type {word} of {name!r}, from {module}, is unknown at run time"
                 raise self.refusal(problem, "import it at run time")
         return hint
@@ -164,7 +167,7 @@ class FunctionSignature:
         if kind is Resource:
             raise self.refusal(f"{name!r} does not say which resource", "write Resource[Type]")
         if origin_of(kind) is Resource:
-            return partial(_resource, get_args(kind)[0], optional)
+            return partial(_resource, get_args(kind)[0], optional=optional)
         if _contains_injectable(hint):
             remedy = "annotate it as Resource[Type], ToolContext or Session, or as `| None` of one"
             raise self.refusal(f"{name!r} mixes injected and other types", remedy)
@@ -206,7 +209,7 @@ def _session(context: ToolContext) -> object:
     return context.session
 
 
-def _resource(kind: KindOf[object], optional: bool, context: ToolContext) -> object:  # noqa: FBT001 - bound by `partial`
+def _resource(kind: KindOf[object], context: ToolContext, *, optional: bool) -> object:
     bindings = context.prompt.resources.registry.bindings if optional else ()
     if optional and all(binding.protocol != kind for binding in bindings):
         return None
@@ -379,18 +382,19 @@ def _without_metadata(hint: AnyType) -> AnyType:
     return hint
 
 
-def _imported_from(function: AnyFunction, name: str) -> str:
-    """Returns the module of another library from which type checkers import a name, or `""`."""
+@lru_cache(maxsize=256)
+def _imports_of(module: str) -> Mapping[str, str]:
+    """Returns the names that a module imports with `from`, even for type checkers only."""
     try:
-        tree = ast.parse(inspect.getsource(inspect.getmodule(function) or function))
-    except (OSError, TypeError, SyntaxError):  # the source is not there
-        return ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            names = [item.asname or item.name for item in node.names]
-            if name in names and not f"{node.module}.".startswith("weakincentives."):
-                return node.module or ""
-    return ""
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError, SyntaxError):  # the source is not there
+        return {}
+    return {
+        item.asname or item.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.level
+        for item in node.names
+    }
 
 
 def _is_injectable(hint: AnyType) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -163,9 +162,8 @@ def as_tool(function: AnyTool | AnyFunction) -> AnyTool:
     try:
         converted.params_schema()
     except SerdeError as error:
-        raise signature.refusal(
-            f"its params have no JSON Schema ({error})", "change the type"
-        ) from (error)
+        problem = f"its params have no JSON Schema ({error})"
+        raise signature.refusal(problem, "change the type") from error
     return converted
 
 
@@ -272,14 +270,20 @@ class FunctionHandler:
 
 def _contains(value: object, kinds: tuple[type, ...], depth: int = 9) -> bool:
     """Whether one of the kinds is in a value of lists, dicts, tuples and sets."""
-    items: Iterable[object] = ()
     if isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        items = value
+        value = value.values()
+    elif not isinstance(value, _CONTAINERS):
+        return False
     return any(
-        isinstance(item, kinds) or (depth and _contains(item, kinds, depth - 1)) for item in items
+        isinstance(item, kinds)
+        or (
+            depth > 0
+            and isinstance(item, (dict, *_CONTAINERS))
+            and _contains(item, kinds, depth - 1)
+        )
+        for item in value
     )
 
 
+_CONTAINERS = (list, tuple, set, frozenset)
 _NOT_AWAITABLE = frozenset({ToolResult, str, NoneType, dict, list, tuple, int, float, bool})
