@@ -26,6 +26,7 @@ EXPORTS = {
         "Deny",
         "MainLoop",
         "MarkdownSection",
+        "ModelSettings",
         "OutputRejected",
         "Preview",
         "Prompt",

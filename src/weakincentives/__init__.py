@@ -23,6 +23,7 @@ __all__ = [
     "Deny",
     "MainLoop",
     "MarkdownSection",
+    "ModelSettings",
     "OutputRejected",
     "Preview",
     "Prompt",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from .evaluation.main_loop import MainLoop
     from .evaluation.suspension import RunSuspended, Suspension
     from .limits import Budget, Deadline, TokenUsage
+    from .model_settings import ModelSettings
     from .prompt.function_tools import Resource, tool
     from .runtime.session import Session
     from .version import __version__
@@ -74,6 +76,7 @@ else:
             "ReplaceArguments": ".evaluation.approval",
             "Resource": ".prompt.function_tools",
             "RunConfig": ".evaluation.config",
+            "ModelSettings": ".model_settings",
             "RunSuspended": ".evaluation.suspension",
             "Session": ".runtime.session",
             "Suspension": ".evaluation.suspension",

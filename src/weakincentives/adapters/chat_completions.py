@@ -1,7 +1,7 @@
 """The Chat Completions codec, for OpenAI and most compatible servers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from operator import itemgetter
 from typing import ClassVar
@@ -28,6 +28,7 @@ from .provider_errors import (
     unfinished_reply,
 )
 from .schema_dialects import encode_output
+from .server_profile import ServerProfile
 
 __all__ = ["ChatCodec", "text_of"]
 
@@ -56,6 +57,19 @@ class ChatCodec(Codec):
     media = MediaSupport(
         types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)
     )
+
+    setting_fields: ClassVar[Mapping[str, str]] = {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "max_output_tokens": "max_tokens",
+        "reasoning": "reasoning_effort",
+        "seed": "seed",
+        "stop": "stop",
+        "tool_choice": "tool_choice",
+        "parallel_tool_calls": "parallel_tool_calls",
+        "cache_ttl": "prompt_cache_options.ttl",
+        "service_tier": "service_tier",
+    }
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
         super().__init__(options, provider)
@@ -150,6 +164,15 @@ class ChatCodec(Codec):
 
     def encode_tool(self, spec: ToolSpec) -> JsonObject:
         return {"type": "function", "function": self.encode_function(spec)}
+
+    @classmethod
+    def supported_settings(cls, profile: ServerProfile) -> Mapping[str, str]:
+        own = {"max_output_tokens": profile.output_limit, "reasoning": profile.effort_field}
+        fields = super().supported_settings(profile)
+        return {name: own.get(name) or field for name, field in fields.items()}
+
+    def encode_named_choice(self, name: str) -> JsonObject:
+        return {"type": "function", "function": {"name": name}}
 
     def encode(self, request: ProviderRequest) -> JsonObject:
         written = len(self.items)

@@ -4,7 +4,7 @@ A codec does not perform any I/O; `codec_adapter` sends the requests that a code
 """
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from binascii import b2a_base64
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +25,7 @@ from ..evaluation.messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    apply_tool_changes,
     sendable,
 )
 from ..evaluation.schemas import OutputSpec, ToolSpec
@@ -35,6 +36,7 @@ from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
 from .schema_dialects import JsonObject, encode_function
 from .server_profile import ServerProfile
+from .settings_encoder import SettingsEncoder
 from .think_tags import without_thoughts
 from .valid_messages import ValidMessages
 
@@ -133,7 +135,7 @@ class CodecOptions:
         return body
 
 
-class Codec(ABC):
+class Codec(SettingsEncoder):
     """Encodes the requests of one conversation and decodes the replies.
 
     Encoding is append-only: `encode` encodes only messages added since its last request. Each
@@ -164,6 +166,7 @@ class Codec(ABC):
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
         self.options = options
+        self.profile = options.profile
         self.provider = provider
         self.items: list[JsonObject] = []
         self.tools: dict[str, JsonObject] = {}
@@ -205,7 +208,13 @@ class Codec(ABC):
             self._is_strict = False
             self.tools = {name: self.encode_tool(self._functions[name]) for name in self.tools}
         tools = {"tools": list(self.tools.values())} if self.tools else {}
-        return self.options.apply({**self.encode_items(declared), **tools})
+        body = self.options.apply({**self.encode_items(declared), **tools})
+        if (settings := request.settings) is None:
+            return body
+        names: Collection[str] = self.tools.keys()
+        if settings.forces_call:  # some tools can be in the conversation
+            names = apply_tool_changes(request.tools, request.transcript).keys()
+        return self.add_settings(body, settings, names)
 
     def streamed(self, body: JsonObject) -> JsonObject:
         """Returns the request `body` with the fields that make the server stream its reply."""

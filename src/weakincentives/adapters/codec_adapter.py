@@ -19,6 +19,7 @@ from ..evaluation.messages import AssistantMessage, Message
 from ..evaluation.response import TextDelta
 from ..event_loops import portal, run_on, start_on, yield_from_thread
 from ..limits import Clock, Deadline
+from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 from ..redaction import Redactor
 from .codec import AnyJson, Codec, CodecOptions, JsonObject, decode_reply, read_arrived
@@ -53,11 +54,14 @@ class CodecAdapter(LoopAdapter):
         *,
         config: RunConfig | None,
         clock: Clock,
+        settings: ModelSettings | None = None,
     ) -> None:
-        super().__init__(config=config, clock=clock)
+        super().__init__(config=config, settings=settings, clock=clock)
         self.model = options.model
         self._codec = codec
         self._options = options
+        if self.config.settings is not None:
+            self.check_settings(self.config.settings)
         self._codecs: dict[int, _CodecEntry] = {}
 
     def __repr__(self) -> str:
@@ -67,6 +71,9 @@ class CodecAdapter(LoopAdapter):
     @property
     def media(self) -> MediaSupport:
         return self._codec.media if self._options.media is None else self._options.media
+
+    def check_settings(self, settings: ModelSettings) -> None:
+        self._codec.check_settings(settings, self._options.profile, type(self).__name__)
 
     @property
     def cancellable(self) -> bool:
@@ -152,6 +159,8 @@ class _CodecConnection(Connection):
     codec: Codec
     _first: Message | None = None
     _answer: AssistantMessage | None = None
+    _deadline: Deadline | None = None
+    _settings: ModelSettings | None = None
     _events: list[AnyJson] = field(default_factory=list[AnyJson])
     _thoughts: ThoughtFilter | None = None
 
@@ -163,6 +172,7 @@ class _CodecConnection(Connection):
         if self._first is None:
             self.codec = self.adapter.take_codec(request) or self.codec
             self._first = request.transcript[0]
+        self._deadline, self._settings = self.adapter.deadline_of(request), request.settings
         self._answer = None  # if this request fails, the codec cannot be kept
         self._events = []
         self._thoughts = ThoughtFilter() if self.codec.options.profile.think_tags else None
@@ -182,23 +192,23 @@ class _CodecConnection(Connection):
         body = self._encode(request)
         with (
             self._errors(),
-            closing(self._replies(body, request.deadline, stream=False)) as replies,
+            closing(self._replies(body, self._deadline, stream=False)) as replies,
         ):
             return self._decode(next(replies))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self._encode(request)
         with self._errors():
-            reply = await self._send_async(body, request.deadline, stream=False)
+            reply = await self._send_async(body, self._deadline, stream=False)
             return self._decode(reply)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
         body = self.codec.streamed(self._encode(request))
         has_text = False
         with self._errors():
-            with closing(self._replies(body, request.deadline, stream=True)) as replies:
+            with closing(self._replies(body, self._deadline, stream=True)) as replies:
                 for event in replies:
-                    self.adapter.check_deadline(request.deadline)
+                    self.adapter.check_deadline(self._deadline)
                     if text := self._read_event(event):
                         has_text = True
                         yield TextDelta(text)
@@ -213,10 +223,10 @@ class _CodecConnection(Connection):
         body = self.codec.streamed(self._encode(request))
         has_text = False
         with self._errors():
-            stream = await self._send_async(body, request.deadline, stream=True)
+            stream = await self._send_async(body, self._deadline, stream=True)
             try:
                 source = aiter(stream)
-                while (event := await self._next_event(source, request.deadline)) is not _END:
+                while (event := await self._next_event(source, self._deadline)) is not _END:
                     if text := self._read_event(event):
                         has_text = True
                         yield TextDelta(text)
@@ -325,6 +335,8 @@ class _CodecConnection(Connection):
             raise
         except Exception as error:
             translated = redact_error(self.adapter.translate(error), self.adapter.redactor(error))
+            if self._settings is not None:
+                self.codec.name_setting(translated, self._settings)
             raise translated from self.adapter.safe_cause(error)
 
 

@@ -5,11 +5,13 @@ from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import replace
 
 from ..content import MediaSupport
+from ..evaluation.config import with_settings
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, TextDelta
 from ..limits import Clock, utc_now
+from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 from .core import Connection, LoopAdapter
 from .model_names import adapter_for
@@ -46,6 +48,7 @@ class FallbackAdapter(LoopAdapter):
         *models: LoopAdapter | str,
         on: str | Collection[str] = FALLBACK_CODES,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> None:
         adapters: list[LoopAdapter] = []
@@ -62,6 +65,11 @@ class FallbackAdapter(LoopAdapter):
         if unknown := sorted(codes - ERROR_CODES):
             known = ", ".join(sorted(ERROR_CODES))
             raise ValueError(f"on must contain error codes from {known}, got {unknown[0]!r}")
+        if any(it.config.settings and it.config.settings.forces_call for it in adapters):
+            raise ValueError(
+                "tool_choice cannot be set on an adapter of a FallbackAdapter, because it holds "
+                "for the whole run; pass it in FallbackAdapter(settings=…)"
+            )
         self.adapters = tuple(adapters)
         if config is None:  # the members' own limits
             given = [it.config for it in adapters if "max_result_chars" in it.config.given]
@@ -69,9 +77,16 @@ class FallbackAdapter(LoopAdapter):
             config = replace(
                 adapters[0].config,
                 max_result_chars=min([limit for limit in chars if limit], default=None),
+                settings=None,  # each adapter's own settings are for its own requests
             )
-        super().__init__(config=self.limited(config), clock=clock)
+        own = with_settings(config, settings) or config
+        super().__init__(config=self.limited(own), clock=clock)
         self.on = codes
+
+    def check_settings(self, settings: ModelSettings) -> None:
+        """Raises `ValueError` for settings that one of the adapters does not support."""
+        for adapter in self.adapters:
+            adapter.check_settings(settings)
 
     def limited(self, config: RunConfig) -> RunConfig:
         for adapter in self.adapters:
@@ -141,11 +156,18 @@ class _FallbackConnection(Connection):
     def arrived(self) -> AssistantMessage | None:
         return self._connection.arrived()
 
+    def _with_settings(self, request: ProviderRequest) -> ProviderRequest:
+        """Returns the request with the current adapter's own settings where the run has none."""
+        if (own := self._adapters[self._current].config.settings) is None:
+            return request
+        nearer = request.settings or ModelSettings()
+        return replace(request, settings=nearer.over(own))
+
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        return self._connection.ask(request)
+        return self._connection.ask(self._with_settings(request))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        return await self._connection.ask_async(request)
+        return await self._connection.ask_async(self._with_settings(request))
 
     def ask_stream(
         self, request: ProviderRequest, /
@@ -153,7 +175,7 @@ class _FallbackConnection(Connection):
         if self._discarded:
             yield AnswerRejected(self._discarded)
         self._discarded, self._shown = "", False
-        for chunk in self._connection.ask_stream(request):
+        for chunk in self._connection.ask_stream(self._with_settings(request)):
             self._shown = self._shown or isinstance(chunk, TextDelta)
             yield chunk
 
@@ -163,6 +185,7 @@ class _FallbackConnection(Connection):
         if self._discarded:
             yield AnswerRejected(self._discarded)
         self._discarded, self._shown = "", False
+        request = self._with_settings(request)
         async with aclosing(self._connection.ask_stream_async(request)) as chunks:
             async for chunk in chunks:
                 self._shown = self._shown or isinstance(chunk, TextDelta)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
+from ..model_settings import ModelSettings
 from ..redaction import Redactor, causes, credentials_in
 from .chat_completions import ChatCodec, text_of
 from .codec import AnyJson, CodecOptions, JsonObject, PromptRole, merge_counts
@@ -98,6 +99,7 @@ class LiteLLMAdapter(CodecAdapter):
         options: Mapping[str, object] | None = None,
         media: MediaSupport | None = None,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("litellm") is None:
@@ -130,7 +132,9 @@ class LiteLLMAdapter(CodecAdapter):
             extra=dict(options or {}),
             media=_ANTHROPIC_MEDIA if media is None and provider == "anthropic" else media,
         )
-        super().__init__(_LiteLLMCodec, codec_options, config=config, clock=clock)
+        super().__init__(
+            _LiteLLMCodec, codec_options, config=config, settings=settings, clock=clock
+        )
         self.timeout = timeout
         self._clients = LiteLLMClients(self.litellm, check_max_reply_bytes(max_reply_bytes))
         self.api_key = api_key
@@ -139,6 +143,17 @@ class LiteLLMAdapter(CodecAdapter):
             "api_key": api_key,
             "max_retries": max_retries,
         }
+
+    def check_settings(self, settings: ModelSettings) -> None:
+        """Raises `ValueError` for settings that LiteLLM does not send to the model."""
+        super().check_settings(settings)
+        known = None
+        with suppress(Exception):  # raised by LiteLLM for a model of an unknown provider
+            known = self.litellm.get_supported_openai_params(self.model)
+        if known:
+            missing = frozenset(_LiteLLMCodec.setting_fields.values()).difference(known)
+            profile = replace(self._options.profile, rejected_fields=missing)
+            _LiteLLMCodec.check_settings(settings, profile, f"LiteLLM for {self.model!r}")
 
     def redactor(self, error: Exception | None = None) -> Redactor:
         """Returns a redactor for keys, credentials in `options` and variables, and sent headers."""

@@ -39,10 +39,17 @@ _WITHOUT_SCHEMAS = replace(_CHAT, structured_output="prompted", strict="never")
 _LOCAL = replace(_CHAT, structured_output="prompted", think_tags=True, needs_key=False)
 _STREAM_OPTIONS = frozenset({"stream_options"})
 
+
+def _unsupported(*names: str) -> frozenset[str]:
+    return _CHAT.unsupported_settings | {*names}
+
+
 # learn.microsoft.com, Azure OpenAI v1 API: OpenAI's rules, with the path /openai/v1
 AZURE = ServerProfile(
     strict="each",
     user_after_tool=True,
+    output_limit="max_completion_tokens",
+    unsupported_settings=frozenset(),
     base_url_variable="AZURE_OPENAI_ENDPOINT",
     path="/openai/v1",
     key_variable="AZURE_OPENAI_API_KEY",
@@ -73,10 +80,12 @@ DATABRICKS = replace(
 )
 
 # api-docs.deepseek.com, Thinking Mode: reasoning must be sent back with calls (DeepSeek-V3#1053);
-# Strict Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`.
+# Strict Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`. The
+# settings are those of Create Chat Completion; reasoning is set by `thinking`.
 DEEPSEEK = replace(
     _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
+    unsupported_settings=_unsupported("parallel_tool_calls", "reasoning", "seed"),
     reasoning="require",
     reasoning_field="reasoning_content",
     base_url="https://api.deepseek.com",
@@ -84,19 +93,23 @@ DEEPSEEK = replace(
 )
 
 # ai.google.dev, OpenAI compatibility. A result must contain the tool's name (hermes-agent#19728).
-# Older models do not accept both an output schema and tools; `strict`: UNVERIFIED.
+# Older models do not accept both an output schema and tools; `strict`: UNVERIFIED. Calls are always
+# parallel.
 GEMINI = replace(
     _WITHOUT_SCHEMAS,
+    unsupported_settings=_unsupported("parallel_tool_calls"),
     named_results=True,
     base_url="https://generativelanguage.googleapis.com/v1beta/openai",
     key_variable="GEMINI_API_KEY",
 )
 
 # docs.z.ai, Chat Completion: `max_tokens`, `reasoning_content`, and `json_object` as the only
-# format. `strict`: UNVERIFIED.
+# format. `strict`: UNVERIFIED. Its parameters contain no `seed`, `thinking` sets reasoning, and
+# `tool_choice` can only be "auto".
 GLM = replace(
     _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
+    unsupported_settings=_unsupported("parallel_tool_calls", "reasoning", "seed", "tool_choice"),
     reasoning_field="reasoning_content",
     base_url="https://api.z.ai/api/paas/v4",
     key_variable="ZAI_API_KEY",
@@ -109,14 +122,17 @@ GROQ = replace(
     structured_output="prompted",
     reasoning="drop",
     think_tags=True,
+    unsupported_settings=frozenset({"cache_ttl"}),
     base_url="https://api.groq.com/openai/v1",
     key_variable="GROQ_API_KEY",
 )
 
 # A message with calls must contain `reasoning_content` (librechat.ai, Moonshot; pi#3636). An output
-# schema and `strict`: UNVERIFIED.
+# schema and `strict`: UNVERIFIED. `thinking` sets reasoning (platform.kimi.ai, Model parameters);
+# `seed` and `parallel_tool_calls` are not documented.
 KIMI = replace(
     _WITHOUT_SCHEMAS,
+    unsupported_settings=_unsupported("parallel_tool_calls", "reasoning", "seed"),
     reasoning="require",
     reasoning_field="reasoning_content",
     base_url="https://api.moonshot.ai/v1",
@@ -138,13 +154,15 @@ LM_STUDIO = replace(
     _LOCAL,
     output_limit="max_tokens",
     reasoning_field="reasoning",
+    unsupported_settings=_unsupported("parallel_tool_calls", "reasoning"),
     base_url="http://127.0.0.1:1234/v1",
 )
 
 # Ids (langchain#24668), reasoning (crush#1590, OpenMinis#87), `stream_options` (anon-kode#53) and
-# `max_completion_tokens` (eca#231) are rejected.
+# `max_completion_tokens` (eca#231) are rejected. The seed is `random_seed` (docs.mistral.ai).
 MISTRAL = replace(
     _CHAT,
+    unsupported_settings=_unsupported("seed"),
     rejected_fields=_STREAM_OPTIONS,
     output_limit="max_tokens",
     call_ids="[a-zA-Z0-9]{9}",
@@ -154,28 +172,33 @@ MISTRAL = replace(
 )
 
 # docs.ollama.com, OpenAI compatibility: the supported request fields, which include `max_tokens`
-# but not `strict`; the key is ignored. Some models' templates leave reasoning in the text.
+# but not `strict`, `parallel_tool_calls` or `tool_choice`; the key is ignored. Some
+# models' templates leave reasoning in the text.
 OLLAMA = replace(
     _LOCAL,
     strict="never",
     output_limit="max_tokens",
     reasoning_field="reasoning",
+    unsupported_settings=_unsupported("parallel_tool_calls", "tool_choice"),
     base_url="http://127.0.0.1:11434/v1",
     base_url_variable="OLLAMA_HOST",
 )
 
 # openrouter.ai, Reasoning Tokens: `reasoning` and `reasoning_details` are sent back unchanged,
-# because some models require them.
+# because some models require them; `reasoning.effort` sets the effort.
 OPENROUTER = replace(
     _CHAT,
+    unsupported_settings=frozenset({"cache_ttl"}),
+    effort_field="reasoning.effort",
     base_url="https://openrouter.ai/api/v1",
     key_variable="OPENROUTER_API_KEY",
 )
 
 # alibabacloud.com, Model Studio, OpenAI compatible - Chat: the server in Singapore. `strict`, an
-# output schema and reasoning: UNVERIFIED.
+# output schema and reasoning: UNVERIFIED. `enable_thinking` turns reasoning on.
 QWEN = replace(
     _WITHOUT_SCHEMAS,
+    unsupported_settings=_unsupported("reasoning"),
     reasoning="drop",
     base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
     key_variable="DASHSCOPE_API_KEY",

@@ -23,6 +23,7 @@ from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock
+from ..model_settings import ModelSettings
 from ..redaction import Redactor, credentials_in
 from .codec import AnyJson, Codec, CodecOptions, JsonObject
 from .codec_adapter import AnyReply, CodecAdapter
@@ -78,11 +79,12 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
         async_client: AsyncClient | None,
         max_reply_bytes: int,
         config: RunConfig | None,
+        settings: ModelSettings | None,
         clock: Clock,
     ) -> None:
         if find_spec(self.name) is None:
             raise missing_extra(type(self).__name__, f"the {self.name} SDK", self.name)
-        super().__init__(codec, options, config=config, clock=clock)
+        super().__init__(codec, options, config=config, settings=settings, clock=clock)
         self._max_reply_bytes = check_max_reply_bytes(max_reply_bytes)
         self._client_arguments = arguments
         self._client: AnySDK = client

@@ -32,7 +32,8 @@ class ServerProfile:
     sent. `dialect` is the dialect for strict schemas. `developer_role=False` sends the role
     `system` instead of `developer`. `rejected_fields` are never sent, even if `options` contains
     them. `output_limit` is the name under which Chat Completions requests send `max_tokens` or
-    `max_completion_tokens` from `options`.
+    `max_completion_tokens` from `options`. `unsupported_settings` are the `ModelSettings` that the
+    server ignores or rejects, and `effort_field` is its field for `reasoning`.
 
     *Messages* in Chat Completions. With `alternating_roles`, adjacent messages with the same role
     are joined. `user_after_tool` allows a user message directly after a tool result; without it, a
@@ -62,6 +63,8 @@ class ServerProfile:
     developer_role: bool = True
     rejected_fields: frozenset[str] = frozenset()
     output_limit: Literal["max_tokens", "max_completion_tokens"] | None = None
+    unsupported_settings: frozenset[str] = frozenset({"cache_ttl", "service_tier"})
+    effort_field: Literal["reasoning_effort", "reasoning.effort"] = "reasoning_effort"
 
     alternating_roles: bool = True
     user_after_tool: bool = False

@@ -22,6 +22,7 @@ from ..content import MediaSupport, Part, to_content
 from ..event_loops import threads
 from ..limits import Budget, Clock, Deadline, Meter, check_limits, utc_now
 from ..locks import RunToken
+from ..model_settings import ModelSettings, unsupported
 from ..prompt.renderer import AnyRenderedPrompt, RenderedPrompt
 from ..prompt.template import Prompt, PromptTemplate
 from ..prompt.tool import AnyTool
@@ -33,6 +34,7 @@ from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn
+from .config import layered, with_settings
 from .conversation import Conversation, OnChange
 from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import ProviderRequest, RunConfig
@@ -95,7 +97,8 @@ class ConversationOptions(EvaluationOptions, total=False):
     conversation.
 
     `approver` decides on calls to tools that have `approval=`. The fields with which `config` was
-    created take precedence over those of the adapter's config.
+    created take precedence over those of the adapter's config, and `settings` over those of
+    `config`, of the prompt and of the adapter.
     """
 
     message: str | Sequence[Part] | None
@@ -103,6 +106,7 @@ class ConversationOptions(EvaluationOptions, total=False):
     on_change: OnChange
     approver: Approver | None
     config: RunConfig | None
+    settings: ModelSettings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,8 +401,14 @@ class ConnectingAdapter(ProviderAdapter):
     has_own_loop: ClassVar[bool] = True
     _rules: tuple[RunConfig, RunConfig] | None = None
 
-    def __init__(self, *, config: RunConfig | None = None, clock: Clock = utc_now) -> None:
-        self.config = config or RunConfig()
+    def __init__(
+        self,
+        *,
+        config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        self.config = with_settings(config, settings) or RunConfig()
         self.config.check_prices()
         self.clock = clock
 
@@ -419,8 +429,18 @@ class ConnectingAdapter(ProviderAdapter):
         self._rules = config, rules
         return rules
 
+    def check_settings(self, settings: ModelSettings) -> None:
+        """Raises `ValueError` for settings that requests cannot contain; by default, for all."""
+        if settings.given:
+            raise unsupported(settings.given, type(self).__name__)
+
     def limited(self, config: RunConfig) -> RunConfig:
-        """Returns a run's config within what this adapter supports; by default, only its tools."""
+        """Returns a run's config within what this adapter supports; by default, only its tools.
+
+        Raises `ValueError` for settings that the adapter does not support.
+        """
+        if config.settings is not None:
+            self.check_settings(config.settings)
         supports = self.supports_dynamic_tools
         if config.supports_dynamic_tools is supports:
             return config
@@ -435,6 +455,13 @@ class ConnectingAdapter(ProviderAdapter):
         if deadline is None:
             return None
         return min(max(0.001, deadline.remaining(self.clock()).total_seconds()), _MAX_TIMEOUT)
+
+    def deadline_of(self, request: ProviderRequest) -> Deadline | None:
+        """Returns the earlier of the run's deadline and the end of the request's own `timeout`."""
+        if request.settings is None or request.settings.timeout is None:
+            return request.deadline
+        own = Deadline.after(request.settings.timeout, now=self.clock())
+        return min(own, request.deadline) if request.deadline else own
 
     def check_deadline(self, deadline: Deadline | None) -> None:
         """Raises `TimeoutError` once the deadline has passed."""
@@ -470,6 +497,9 @@ def check_arguments(
     config: Any = options.get("config")  # Any: of a caller that does not use a type checker
     if not isinstance(config, RunConfig | None):
         raise TypeError(f"config must be a RunConfig, got {config!r}")
+    settings: Any = options.get("settings")
+    if not isinstance(settings, ModelSettings | None):
+        raise TypeError(f"settings must be ModelSettings, got {settings!r}")
     approver = options.get("approver")
     if approver is not None and not callable(approver):
         raise TypeError(f"approver must be a function that takes a Preview, got {approver!r}")
@@ -498,7 +528,10 @@ def config_for(
 ) -> RunConfig:
     """Returns the adapter's config with an evaluation's budget and its earliest deadline."""
     config, parent = adapter.rules(), options.get("parent")
-    if (nearer := options.get("config")) is not None:
+    nearer = options.get("config")
+    if rendered.prompt is not None and rendered.prompt.settings is not None:
+        nearer = layered(nearer, RunConfig(settings=rendered.prompt.settings))
+    if nearer is not None:
         config = adapter.limited(nearer.over(config))
     budget = options.get("budget") or config.budget
     candidates = (

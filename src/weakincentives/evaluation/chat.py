@@ -9,6 +9,7 @@ from ..content import Part
 from ..displays import markdown
 from ..limits import Budget, Deadline
 from ..locks import Reservation, RunToken
+from ..model_settings import ModelSettings
 from ..prompt.template import Prompt, PromptTemplate
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.session import Session
@@ -41,6 +42,7 @@ class TurnOptions(TypedDict, total=False):
     adapter: ProviderAdapter | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
     config: RunConfig | None
+    settings: ModelSettings | None
 
 
 class Chat[Out]:

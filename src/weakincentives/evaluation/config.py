@@ -1,18 +1,18 @@
 """`RunConfig` sets the limits and options for a run."""
 
-from dataclasses import dataclass, field, fields
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 from ..limits import Budget, Deadline, Prices, check_count, check_limits
-from ..signatures import check_names
+from ..model_settings import Layered, ModelSettings
 
-__all__ = ["InnerLoopConfig", "RunConfig", "inherited", "layered"]
+__all__ = ["InnerLoopConfig", "RunConfig", "inherited", "layered", "with_settings"]
 
 _MIN_CHARS = 1_000  # so that a rejection, and the note about truncated text, always fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
+class RunConfig(Layered):
     """Limits and options for a run.
 
     `max_turns` limits the number of provider requests. `max_repairs` limits the number of requests
@@ -25,7 +25,8 @@ class RunConfig:
     than `max_argument_chars` is rejected before its arguments are parsed. The model sees at most
     `max_result_chars` of a tool's result, with a note on how much is missing; events keep the
     complete result. `None` means no limit. `prices` returns the cost of a request, for
-    `Budget.max_cost`; `weakincentives.contrib.prices.cost` is one such function.
+    `Budget.max_cost`; `weakincentives.contrib.prices.cost` is one such function. `settings`
+    determine how the model answers.
 
     An adapter, a `MainLoop`, a `Chat` and each call accept a config. For each field, the nearest
     config that was created with it applies: a call's, then the chat's or the loop's, then the
@@ -46,14 +47,7 @@ class RunConfig:
     deadline: Deadline | None = None
     budget: Budget | None = None
     prices: Prices | None = None
-    _given: frozenset[str] = field(init=False, repr=False, compare=False)
-
-    def __new__(cls, **given: object) -> Self:
-        if not given.keys() <= _NAMES:
-            check_names("RunConfig()", given, _NAMES)
-        config = object.__new__(cls)
-        object.__setattr__(config, "_given", frozenset(given))
-        return config
+    settings: ModelSettings | None = None
 
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
@@ -70,19 +64,8 @@ class RunConfig:
         check_limits(self.deadline, self.budget)
         if self.prices is not None and not callable(self.prices):
             raise TypeError(f"prices must be a function, got {self.prices!r}")
-
-    @property
-    def given(self) -> frozenset[str]:
-        """The names of the fields with which the config was created."""
-        return self._given
-
-    def over(self, base: "RunConfig") -> "RunConfig":
-        """Returns a config with the fields that were given here, and otherwise those of `base`."""
-        if not self._given:
-            return base
-        given = self.given | base.given
-        values = {name: getattr(self if name in self.given else base, name) for name in given}
-        return RunConfig(**values)
+        if not isinstance(self.settings, ModelSettings | None):
+            raise TypeError(f"settings must be ModelSettings, got {self.settings!r}")
 
     def check_prices(self) -> None:
         """Raises `ValueError` if a budget's cost cannot be limited."""
@@ -109,16 +92,22 @@ def layered(*configs: RunConfig | None) -> RunConfig | None:
 def inherited(config: RunConfig | None, prices: Prices | None) -> RunConfig | None:
     """Returns what a nested run inherits of a run's config, whose limits its parent enforces.
 
-    Budget and deadline bind the parent and all its nested runs together.
+    Budget and deadline bind the parent and all its nested runs together. A forced tool call is for
+    the parent's own tools.
     """
-    names = config.given - {"budget", "deadline"} if config else frozenset[str]()
-    values = {name: getattr(config, name) for name in names}
+    kept = config.without("budget", "deadline") if config else RunConfig()
+    if (settings := kept.settings) is not None:
+        kept = RunConfig(settings=settings.without("tool_choice")).over(kept.without("settings"))
     if prices is not None:
-        values["prices"] = prices
-    return RunConfig(**values) if values else None
+        kept = RunConfig(prices=prices).over(kept)
+    return kept if kept.given else None
 
 
-_NAMES = dict.fromkeys([it.name for it in fields(RunConfig) if it.init]).keys()
+def with_settings(config: RunConfig | None, settings: ModelSettings | None) -> RunConfig | None:
+    """Returns a config with these settings over its own."""
+    if settings is None:
+        return config
+    return layered(RunConfig(settings=settings), config)
 
 
 def _check_chars(name: str, limit: int | None) -> None:

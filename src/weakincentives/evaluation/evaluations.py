@@ -164,7 +164,8 @@ class Evaluation[Out]:
         self, adapter: ConnectingAdapter, rendered: AnyRenderedPrompt, conversation: Conversation
     ) -> Callable[[], InnerLoop]:
         options, parent = self._options, self._options.get("parent")
-        config = config_for(adapter, rendered, options)
+        config, log = config_for(adapter, rendered, options), self._log
+        forces = config.settings is not None and config.settings.forces_call
         return partial(
             InnerLoop,
             conversation=conversation,
@@ -174,6 +175,7 @@ class Evaluation[Out]:
             content=self._session.content,
             meter=Meter(config.budget, parent.meter if parent else None),
             config=config,
+            has_called=forces and any(map(_is_call, log.entries)),
         )
 
     def _run_limits(self, adapter: ConnectingAdapter) -> RunLimits:
@@ -570,3 +572,8 @@ class Evaluation[Out]:
         """
         for change in self._loop.tool_changes:
             self.tools.available.apply(change)
+
+
+def _is_call(entry: object) -> bool:
+    """Returns whether the model answered with a tool call."""
+    return isinstance(entry, Answered) and bool(getattr(entry.reply, "tool_calls", ()))

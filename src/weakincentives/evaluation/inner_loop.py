@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from ..content import ContentStore
 from ..limits import Deadline, Meter, TokenUsage
+from ..model_settings import ModelSettings
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import combine_requests
@@ -74,7 +75,8 @@ class ProviderRequest:
     `transcript` is the inner loop's own list, which grows later: read it only up to its current
     length and do not change it. `tools` are the tools at the start of the conversation; later
     changes appear in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before
-    sending the request. `content` stores the media bytes of the transcript.
+    sending the request. `content` stores the media bytes of the transcript. `settings` are those of
+    the run, the prompt and the adapter together.
     """
 
     turn: int
@@ -84,6 +86,7 @@ class ProviderRequest:
     deadline: Deadline | None
     changes: tuple[ToolExecutionOutcome, ...] = ()
     content: ContentStore | None = field(default=None, repr=False, compare=False)
+    settings: ModelSettings | None = None
 
     @property
     def tool_messages(self) -> Sequence[ToolsAdded | ToolsRemoved]:
@@ -143,7 +146,8 @@ class InnerLoop:
     The run continues `conversation`, and `conversation_now` also includes the messages that the run
     has added. A failed run raises `PromptEvaluationError`, with the usage, turns and conversation.
     Apply `tool_changes` even then, because the transcript already contains them. The caller counts
-    the run's usage in `meter`. `turns` is the number of the run's requests.
+    the run's usage in `meter`. `turns` is the number of the run's requests. `has_called` is true
+    once the model has called a tool; from then on, no setting forces it to.
     """
 
     conversation: Conversation
@@ -168,6 +172,7 @@ class InnerLoop:
     requests: list[VisibilityExpansionRequired] = field(default_factory=list, init=False)
     # the number of messages that precede the first unanswered one
     accepted: int = field(default=0, init=False)
+    has_called: bool = False
     sent: int = field(default=0, init=False)  # the number of messages in the last request
 
     def __post_init__(self) -> None:
@@ -194,6 +199,7 @@ class InnerLoop:
         self.transcript.append(answer)
         self.accepted = len(self.transcript)
         self.pending = answer.tool_calls
+        self.has_called = self.has_called or bool(self.pending)
         if (error := unfinished_error(answer)) is not None:
             raise self.failed(error)
         if self.pending:
@@ -293,7 +299,7 @@ class InnerLoop:
         """Marks the messages that `error` rejects, and returns whether there are any."""
         # other codes, such as those for an overloaded server, are not about the messages
         only_media = error.code == "content" or error.status == _SERVER_FAILED
-        if error.code not in _REFUSALS and not only_media:
+        if error.param or (error.code not in _REFUSALS and not only_media):
             return False
         is_refused = False
         for index in range(max(self.accepted, 1), self.sent):  # skip the prompt, which comes first
@@ -328,7 +334,9 @@ class InnerLoop:
             self.transcribed_changes = 0
         self.turns += 1
         self.sent = len(self.transcript)
-        config = self.structured_output
+        config, settings = self.structured_output, self.config.settings
+        if settings is not None and self.has_called:
+            settings = settings.without_forced_call()
         return ProviderRequest(
             turn=self.turns,
             transcript=self.transcript,
@@ -337,6 +345,7 @@ class InnerLoop:
             deadline=self.config.deadline,
             changes=changes,
             content=self.content,
+            settings=settings,
         )
 
     def _add_tool_changes(self) -> None:

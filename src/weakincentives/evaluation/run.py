@@ -38,7 +38,7 @@ from .adapter import (
 )
 from .chat_turn import ChatTurn
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
-from .config import layered
+from .config import layered, with_settings
 from .conversation import Conversation
 from .effects import Ask, Close, Effects, perform, perform_async, run
 from .errors import ExpansionLimitError, PromptEvaluationError, raise_instead
@@ -85,7 +85,8 @@ class Run[Out]:
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
         session, used = session_in(given), given.get("adapter") or adapter
-        parent, self._config = _caller(used, adapter), given.get("config")
+        parent = _caller(used, adapter)
+        self._config = with_settings(given.get("config"), given.pop("settings", None))
         given["config"] = layered(self._config, parent.config)
         self._adapter = used.adapter if type(used) is NestedAdapter else used
         self._first: RenderedPrompt[Out] | None = None
@@ -350,10 +351,9 @@ class Run[Out]:
             options["budget"] = self._own.meter.left
         known = ConversationOptions.__annotations__.keys() - {"config"}
         asked = WholeEvaluations(adapter, {k: v for k, v in options.items() if k in known})
-        check_config(adapter, self._config)
-        own_loop = WholeEvaluation(asked, rendered, streamed=self._streamed)
-        self._evaluation = own_loop
-        return own_loop
+        check_config(adapter, with_settings(self._config, self._prompt.settings))
+        self._evaluation = WholeEvaluation(asked, rendered, streamed=self._streamed)
+        return self._evaluation
 
     def _render(self) -> RenderedPrompt[Out]:
         """Renders the prompt for the next evaluation."""

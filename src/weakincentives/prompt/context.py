@@ -13,6 +13,7 @@ from ..visibility import SectionPath, SectionVisibility
 
 if TYPE_CHECKING:
     from ..limits import Budget, Deadline
+    from ..model_settings import ModelSettings
     from .output import DeclaresOutput, StructuredOutputConfig
     from .overrides.model import PromptDescriptor
 
@@ -45,6 +46,8 @@ class BoundPrompt[Out](Protocol):
     def params(self) -> Mapping[type[object], object]: ...
     @property
     def descriptor(self) -> "PromptDescriptor": ...
+    @property
+    def settings(self) -> "ModelSettings | None": ...
     def bind(self, *params: object, resources: Bindable | None = None) -> Self: ...
 
 
@@ -122,6 +125,7 @@ class NestedOptions(TypedDict, total=False):
     deadline: "Deadline | None"
     budget: "Budget | None"
     adapter: AnyEvaluator
+    settings: "ModelSettings | None"
     config: Any  # a `RunConfig`, which this layer does not know
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from ..limits import Deadline
+    from ..model_settings import ModelSettings
     from .output import StructuredOutputConfig
     from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
     from .renderer import PromptRenderer, RenderedPrompt
@@ -50,7 +51,8 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     an array of objects, and `PromptTemplate(…)` asks for text. `name` is derived from `key` by
     default. `disclosure` determines which tools open summarized sections; `closable` lets the model
     close them again with `close_section`. `accept` checks each answer, with a tool's context and in
-    a transaction; if it rejects an answer, the model is told why and answers again. `resources`
+    a transaction; if it rejects an answer, the model is told why and answers again. `settings`
+    determine how the model answers. `resources`
     binds resources for tools; section bindings override these, and prompt bindings override both.
     Raises `PromptValidationError`, with the section's path, for an invalid definition.
     """
@@ -66,6 +68,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     closable: bool
     accept: OutputCheck[OutputT] | None
     resources: ResourceRegistry
+    settings: "ModelSettings | None"
     registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
 
     def __init__(
@@ -80,6 +83,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         closable: bool = False,
         accept: OutputCheck[OutputT] | None = None,
         resources: ResourceRegistry | None = None,
+        settings: "ModelSettings | None" = None,
         output_type: type[OutputT] | None = None,
     ) -> None:
         for label, value in (("ns", ns), ("key", key)):
@@ -94,6 +98,8 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
                 "resources must be a ResourceRegistry, such as ResourceRegistry.of(…), got "
                 f"{resources!r}"
             )
+        if settings is not None:
+            _check_settings(settings)
         if accept is not None:
             check_handler("accept", accept, "output: Output")
         output_type = output_type or self.inherited_arguments.get("output_type")
@@ -113,6 +119,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             "closable": closable,
             "accept": accept,
             "resources": resources or ResourceRegistry(),
+            "settings": settings,
             "registry": RegistrySnapshot(roots),
         }
         vars(self).update(values)  # the class is frozen
@@ -204,6 +211,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         closable: bool = False,
         accept: OutputCheck[OutputT] | None = None,
         resources: ResourceRegistry | None = None,
+        settings: "ModelSettings | None" = None,
         overrides_store: "PromptOverridesStore | None" = None,
         overrides_tag: str = "latest",
     ) -> None: ...
@@ -277,6 +285,11 @@ class Prompt(Parametrized, Generic[OutputT]):
     def structured_output(self) -> "StructuredOutputConfig[OutputT] | None":
         """The declared output; `None` for text."""
         return self.template.structured_output
+
+    @property
+    def settings(self) -> "ModelSettings | None":
+        """The template's model settings."""
+        return self.template.settings
 
     @property
     def params(self) -> ParamsByType:
@@ -442,3 +455,10 @@ def _output(
             f"{output_type!r} and {config.output_type!r}; declare only one of them"
         )
     return config
+
+
+def _check_settings(settings: object) -> None:
+    from ..model_settings import ModelSettings
+
+    if not isinstance(settings, ModelSettings):
+        raise PromptValidationError(f"settings must be ModelSettings, got {settings!r}")

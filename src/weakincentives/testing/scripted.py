@@ -21,6 +21,7 @@ from ..evaluation.messages import (
 )
 from ..evaluation.schemas import ToolSpec
 from ..limits import Clock, TokenUsage, utc_now
+from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 
 __all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "SeenRequest", "call", "say"]
@@ -128,9 +129,10 @@ class ScriptedAdapter(LoopAdapter, Connection):
         *,
         dynamic_tools: bool = True,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> None:
-        super().__init__(config=config, clock=clock)
+        super().__init__(config=config, settings=settings, clock=clock)
         if isinstance(replies, str | AssistantMessage | Exception) or callable(replies):
             raise TypeError(
                 "the script must be a list of replies, such as ScriptedAdapter([…]), got "
@@ -151,6 +153,9 @@ class ScriptedAdapter(LoopAdapter, Connection):
     @property
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic_tools
+
+    def check_settings(self, settings: ModelSettings) -> None:
+        """Accepts all settings; a request has them in `request.settings`."""
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> "ScriptedAdapter":
         """Returns this adapter, so that all evaluations continue the same script."""

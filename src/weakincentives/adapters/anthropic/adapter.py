@@ -12,6 +12,7 @@ from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import RunConfig
 from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
+from ...model_settings import ModelSettings
 from ...prompt.renderer import AnyRenderedPrompt
 from ..claude_media import CLOUD_MEDIA
 from ..codec import Codec, JsonObject
@@ -78,6 +79,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         media: MediaSupport | None = None,
         options: Mapping[str, object] | None = None,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> None:
         _check_tool_changes(tool_changes)
@@ -85,13 +87,12 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         _check_bedrock(clients)
         _check_betas((options or {}).get("betas", ()))
         if client is None and async_client is None:
-            # Read early, like `origin`, because the variable may change.
-            base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
+            base_url = base_url or os.environ.get("ANTHROPIC_BASE_URL") or None  # it may change
         family, version = _family_and_version(model)
         # Foundry and Anthropic's own platform on AWS accept the same requests as Anthropic's API.
         is_cloud = any(re.search("Bedrock|Vertex|GoogleCloud", name) for name in clients)
-        is_strict = version >= _STRICT_SINCE
         is_own_api = _is_own(client) and _is_own(async_client)
+        is_strict = version >= _STRICT_SINCE
         self._settings = MessagesOptions(
             model=model,
             max_tokens=max_tokens,
@@ -103,20 +104,20 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             origin=_origin(client or async_client, base_url),
             extra=dict(options or {}),
         )
-        arguments: Mapping[str, object] = {
-            "base_url": base_url,
-            "api_key": api_key,
-            "timeout": timeout,
-            "max_retries": max_retries,
-        }
         super().__init__(
             MessagesCodec,
             self._settings,
-            arguments=arguments,
+            arguments={
+                "base_url": base_url,
+                "api_key": api_key,
+                "timeout": timeout,
+                "max_retries": max_retries,
+            },
             client=client,
             async_client=async_client,
             max_reply_bytes=max_reply_bytes,
             config=config,
+            settings=settings,
             clock=clock,
         )
 

@@ -15,6 +15,7 @@ from ...evaluation.inner_loop import ProviderRequest
 from ...evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
+from ...model_settings import CacheTTL, ModelSettings
 from ...prompt.registry import RESERVED_TOOL_NAMES
 from ..claude_media import CLAUDE_MEDIA, MAX_IMAGES, MAX_MEDIA_CHARS, encode_claude_media
 from ..codec import (
@@ -35,6 +36,7 @@ from ..provider_errors import (
     unfinished_reply,
 )
 from ..schema_dialects import encode_schema
+from ..server_profile import ServerProfile
 from ..valid_messages import NO_TEXT
 from .strict_schemas import ANTHROPIC, StrictLimits
 
@@ -54,6 +56,7 @@ _PLACEHOLDER: JsonObject = {
     "defer_loading": True,
 }
 _THINKING = ("thinking", "redacted_thinking")
+_ANTHROPIC = ServerProfile(unsupported_settings=frozenset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class MessagesOptions(CodecOptions):
     tool_changes: ToolChanges
     strict_tools: bool
     cache: Literal["5m", "1h"] | None
+    profile: ServerProfile = _ANTHROPIC
 
 
 class MessagesCodec(Codec):
@@ -77,6 +81,17 @@ class MessagesCodec(Codec):
     stream_options: ClassVar[JsonObject] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
+    setting_fields: ClassVar[Mapping[str, str]] = {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "max_output_tokens": "max_tokens",
+        "reasoning": "output_config.effort",
+        "stop": "stop_sequences",
+        "tool_choice": "tool_choice",
+        "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+        "service_tier": "service_tier",
+        "cache_ttl": "cache_control.ttl",
+    }
 
     def __init__(
         self, options: MessagesOptions, provider: str, deferred: Sequence[ToolSpec] = ()
@@ -123,9 +138,12 @@ class MessagesCodec(Codec):
             body["system"] = self._system
         if self._discloses and self._settings.tool_changes == "inline":
             body["betas"] = [*body.get("betas", ()), _INLINE_BETA]
-        if self._settings.cache is not None:
+        cache: CacheTTL | None = self._settings.cache
+        if (settings := request.settings) is not None and "cache_ttl" in settings.given:
+            cache = settings.cache_ttl
+        if cache is not None:
             # Not every server supports `ttl`, which defaults to five minutes.
-            ttl = {"ttl": "1h"} if self._settings.cache == "1h" else {}
+            ttl = {"ttl": "1h"} if cache == "1h" else {}
             self._mark_cache(body, {"type": "ephemeral", **ttl})
         return body
 
@@ -135,6 +153,53 @@ class MessagesCodec(Codec):
             form = {"type": "json_schema", "schema": self._output_schema}
             body["output_config"] = {"format": form}
         return body
+
+    @classmethod
+    def check_settings(cls, settings: ModelSettings, profile: ServerProfile, by: str) -> None:
+        super().check_settings(settings, profile, by)
+        if settings.cache_ttl not in (None, "5m", "1h"):
+            raise ValueError(f"{by} supports cache_ttl '5m' and '1h', got {settings.cache_ttl!r}")
+        if settings.reasoning == "minimal":
+            raise ValueError(f"{by} does not support reasoning 'minimal'; use 'low'")
+        if settings.forces_call and settings.reasoning not in (None, "none"):
+            raise ValueError(
+                f"{by} does not support reasoning={settings.reasoning!r} together with "
+                f"tool_choice={settings.tool_choice!r}; remove one of them"
+            )
+
+    def encode_setting(self, name: str, value: object, tools: Collection[str]) -> JsonObject:
+        match name, value:
+            case "reasoning", "none":
+                return {"thinking": {"type": "disabled"}, "output_config.effort": None}
+            case "reasoning", str():  # models before 5.0 think only if they are asked to
+                return {"thinking": {"type": "adaptive"}, "output_config.effort": value}
+            case "reasoning", _:
+                return {"thinking": None, "output_config.effort": None}
+            case "parallel_tool_calls", bool():
+                value = None if value else True
+            case "max_output_tokens", None:
+                value = self._settings.max_tokens
+            case "cache_ttl", _:
+                return {}  # see `encode`
+            case _:
+                pass
+        return super().encode_setting(name, value, tools)
+
+    def add_settings(
+        self, body: JsonObject, settings: ModelSettings, tools: Collection[str]
+    ) -> JsonObject:
+        body = super().add_settings(body, settings, tools)
+        if isinstance(choice := body.get("tool_choice"), dict):
+            body["tool_choice"] = choice = {"type": "auto", **choice}
+            if choice["type"] == "none":  # without calls, none are parallel
+                choice.pop("disable_parallel_tool_use", None)
+        return body
+
+    def encode_choice(self, choice: str) -> JsonObject:
+        return {"type": "any" if choice == "required" else choice}
+
+    def encode_named_choice(self, name: str) -> JsonObject:
+        return {"type": "tool", "name": name}
 
     def encode_tool(self, spec: ToolSpec) -> JsonObject:
         """Encodes a tool; caches the entry, because a section can close and reopen."""

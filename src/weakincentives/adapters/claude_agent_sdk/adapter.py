@@ -36,6 +36,7 @@ from ...evaluation.messages import (
 from ...event_loops import Portal, await_on, run_on
 from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
+from ...model_settings import ModelSettings
 from ...prompt.approval_rules import Approval
 from ...prompt.context import ToolContext
 from ...prompt.renderer import AnyRenderedPrompt
@@ -49,8 +50,9 @@ from ..provider_errors import error_from_request, redact_error
 from ..schema_dialects import OPENAI, encode_output
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .permissions import approval_options, check_builtin_approval, selector
-from .process import CLIProcess, StderrTail
+from .process import CLIProcess, StderrTail, error_from_cli
 from .session_file import count_earlier, encode_new, media_message, write_session
+from .settings import check_cli_settings, cli_options, cli_variables
 from .turns import PROVIDER, AnySDK, TurnReader
 
 __all__ = ["ClaudeAgentSDKAdapter"]
@@ -68,7 +70,6 @@ _QUIET = {
 _KEY = "ANTHROPIC_API_KEY"
 _SECONDS_TO_STOP = 2.0
 _SECONDS_TO_LOOK_AGAIN = 0.02
-_NO_STDERR = "\nError output: Check stderr output for details"  # an SDK hint that does not help
 
 
 class ClaudeAgentSDKAdapter(LoopAdapter):
@@ -114,11 +115,12 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         options: Mapping[str, object] | None = None,
         transport: Callable[[AnySDK], AnySDK] | None = None,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("claude_agent_sdk") is None:
             raise missing_extra("ClaudeAgentSDKAdapter", "the Claude Agent SDK", "claude-agent-sdk")
-        super().__init__(config=config, clock=clock)
+        super().__init__(config=config, settings=settings, clock=clock)
         if names := sorted((options or {}).keys() & _OWN_OPTIONS.split()):
             raise ValueError(
                 f"options {names!r} cannot be passed because the adapter sets them; use the "
@@ -143,6 +145,9 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         self.config = self.limited(self.config)
         self._options = dict(options or {})
 
+    def check_settings(self, settings: ModelSettings) -> None:
+        check_cli_settings(settings, type(self).__name__)
+
     def limited(self, config: RunConfig) -> RunConfig:
         if self.builtin_tools and config.parallel_tool_calls == "isolated":
             raise ValueError(
@@ -164,7 +169,9 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         """Returns a connection that starts the CLI with its first request."""
         return _CLIConnection(self, rendered)
 
-    def options(self, further: JsonObject, stderr: StderrTail) -> AnySDK:
+    def options(
+        self, further: JsonObject, stderr: StderrTail, settings: ModelSettings | None
+    ) -> AnySDK:
         """Returns the SDK's options for one evaluation; `further` adds the prompt's own options."""
         values: JsonObject = {
             "model": self.model,
@@ -186,7 +193,9 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
                 "setting_sources": [],
                 "extra_args": {"no-session-persistence": None},
             }
-        return self.sdk.ClaudeAgentOptions(**values | self._options | {"stderr": stderr})
+        return self.sdk.ClaudeAgentOptions(
+            **values | self._options | cli_options(settings) | {"stderr": stderr}
+        )
 
     @property
     def has_system_prompt(self) -> bool:
@@ -307,7 +316,8 @@ class _CLIConnection(Connection):
     async def _ask(self, request: ProviderRequest) -> AssistantMessage:
         self._deadline = request.deadline
         try:
-            async with asyncio.timeout(self._adapter.seconds_left(request.deadline)):
+            deadline = self._adapter.deadline_of(request)
+            async with asyncio.timeout(self._adapter.seconds_left(deadline)):
                 self._asking = True
                 self._transcript, self._content = request.transcript, request.content
                 if self._client is None:
@@ -322,19 +332,7 @@ class _CLIConnection(Connection):
         except Exception as error:
             redactor = self._adapter.redactor()
             cause = None if redactor.finds_in(error) else error
-            raise redact_error(self._translate(error), redactor) from cause
-
-    def _translate(self, error: Exception) -> PromptEvaluationError:
-        """Returns an error with the SDK's text and the last lines of the CLI's stderr."""
-        reason = f"{type(error).__name__}: {error}".replace(_NO_STDERR, "")
-        if "maximum buffer size" in reason:
-            return error_from_request(
-                PROVIDER, "reply_too_large", "a message of the CLI is too large"
-            )
-        if last_lines := str(self._stderr):
-            reason = f"{reason}; the CLI wrote: {last_lines}"
-        remedy = "check the adapter's options and the CLI"
-        return error_from_request(PROVIDER, "client_error", reason, remedy)
+            raise redact_error(error_from_cli(error, str(self._stderr)), redactor) from cause
 
     def _run_builtin(self, params: JsonParams, *, context: ToolContext) -> ToolResult[object]:
         """Handles the CLI's own tools for the inner loop; waits while the CLI runs a call."""
@@ -369,12 +367,12 @@ class _CLIConnection(Connection):
             "output_format": output
             and {"type": "json_schema", "schema": encode_output(output, OPENAI)["schema"]},
             "cwd": adapter.cwd or self._workspace() or self._home,
-            "env": self._env,
+            "env": {**self._env, **cli_variables(request.settings)},
             **self._write_files(request.transcript),
         }
         if adapter.approval:
             further |= approval_options(adapter.sdk, self._bridge, tuple(adapter.approval))
-        options = adapter.options(further, self._stderr)
+        options = adapter.options(further, self._stderr, request.settings)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = adapter.sdk.ClaudeSDKClient(options, transport=transport)
         # The SDK shields its clean-up, so cancelling would wait for a hanging process.

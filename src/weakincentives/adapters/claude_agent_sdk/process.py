@@ -18,9 +18,12 @@ from signal import SIGKILL
 from typing import Any
 from uuid import uuid4
 
+from ...evaluation.errors import PromptEvaluationError
 from ...redaction import Redactor
+from ..provider_errors import error_from_request
+from .turns import PROVIDER
 
-__all__ = ["CLIProcess"]
+__all__ = ["CLIProcess", "StderrTail", "error_from_cli"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ _INHERITED = (
     " SSL_CERT_DIR SSL_CERT_FILE"
 )
 _LAST_LINES = 10
+_NO_STDERR = "\nError output: Check stderr output for details"  # an SDK hint that does not help
 _MAX_LAST_WORDS = 300
 
 
@@ -188,3 +192,16 @@ def _environment(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # the process has ended, belongs to another user, or is hidden by this system
         return []
+
+
+def error_from_cli(error: Exception, last_lines: str) -> PromptEvaluationError:
+    """Returns an error with the SDK's text and the last lines of the CLI's stderr."""
+    reason = f"{type(error).__name__}: {error}".replace(_NO_STDERR, "")
+    if isinstance(error, TimeoutError):
+        return error_from_request(PROVIDER, "timeout", "the model did not answer in time")
+    if "maximum buffer size" in reason:
+        return error_from_request(PROVIDER, "reply_too_large", "a message of the CLI is too large")
+    if last_lines:
+        reason = f"{reason}; the CLI wrote: {last_lines}"
+    remedy = "check the adapter's options and the CLI"
+    return error_from_request(PROVIDER, "client_error", reason, remedy)

@@ -7,6 +7,7 @@ from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import RunConfig
 from ...limits import Clock, utc_now
+from ...model_settings import ModelSettings
 from ..chat_completions import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
 from ..http_clients import MAX_REPLY_BYTES, read_origin
@@ -25,7 +26,12 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "chat": (ChatCodec, "/chat/completions"),
 }
 
-_OPENAI = ServerProfile(strict="each", user_after_tool=True)
+_OPENAI = ServerProfile(
+    strict="each",
+    user_after_tool=True,
+    output_limit="max_completion_tokens",
+    unsupported_settings=frozenset(),
+)
 
 
 # Any: values from a caller that does not use a type checker.
@@ -49,8 +55,9 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     `api_key` defaults to the profile's variable, or to `OPENAI_API_KEY`. `timeout` is the limit for
     one request, in seconds; the SDK retries at most `max_retries` times. Clients that you pass as
     `client` and `async_client` keep their own key, timeout, retries and base URL. `max_reply_bytes`
-    limits a reply after decompression. `options` are added to every request, such as
-    `{"temperature": 0}`. The other arguments are the same as for `CodecOptions` and `LoopAdapter`.
+    limits a reply after decompression. `settings` determine how the model answers, and `options`
+    are further fields for every request. The other arguments are the same as for `CodecOptions` and
+    `LoopAdapter`.
 
     Raises `ImportError` if the `openai` extra is not installed, and `ValueError` if the profile's
     server needs a base URL or a key that is missing.
@@ -79,14 +86,13 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         media: MediaSupport | None = None,
         profile: ServerProfile | None = None,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> None:
         api = _check(api, profile)
         codec, self.path = _APIS[api]
-        ready: AnySDK = client or async_client
-        if not ready:
-            # Read early, like `origin`, because the variables may change before the client is
-            # created.
+        if not (ready := client or async_client):
+            # Read early, like `origin`, because the variables may change.
             base_url, api_key = (profile or _OPENAI).connection(base_url, api_key)
         origin = read_origin(ready.base_url if ready else base_url, "api.openai.com")
         profile = profile or (ServerProfile() if origin else _OPENAI)
@@ -117,6 +123,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             async_client=async_client,
             max_reply_bytes=max_reply_bytes,
             config=config,
+            settings=settings,
             clock=clock,
         )
 

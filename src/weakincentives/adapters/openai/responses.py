@@ -53,6 +53,16 @@ class ResponsesCodec(Codec):
         urls=(Image, Document),
     )
     call_ids = r"(?s:.{1,64})"
+    setting_fields: ClassVar[Mapping[str, str]] = {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "max_output_tokens": "max_output_tokens",
+        "reasoning": "reasoning.effort",
+        "tool_choice": "tool_choice",
+        "parallel_tool_calls": "parallel_tool_calls",
+        "cache_ttl": "prompt_cache_options.ttl",
+        "service_tier": "service_tier",
+    }
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
         super().__init__(options, provider)
@@ -170,6 +180,9 @@ class ResponsesCodec(Codec):
 
     def encode_tool(self, spec: ToolSpec) -> JsonObject:
         return {"type": "function", **self.encode_function(spec)}
+
+    def encode_named_choice(self, name: str) -> JsonObject:
+        return {"type": "function", "name": name}
 
     def encode_assistant(self, message: AssistantMessage) -> list[JsonObject]:
         items: list[JsonObject] = []
