@@ -35,6 +35,21 @@ def test_page_states_the_line_count_of_every_port() -> None:
     assert {name: int(count) for count, name in COUNTS} == lines
 
 
+def test_no_port_is_more_than_three_lines_longer_and_the_page_shows_the_short_ones() -> None:
+    pairs = [
+        (there, here)
+        for there in COUNTS
+        for here in COUNTS
+        if there[1].startswith(here[1].replace(".py", "_"))
+    ]
+    assert len(pairs) == 8
+    for (there, theirs), (here, ours) in pairs:
+        assert int(here) <= int(there) + 3, ours
+        if int(here) < 20:
+            assert (PORTS / ours).read_text() in PAGE
+            assert (PORTS / theirs).read_text() in PAGE
+
+
 @pytest.mark.parametrize(
     ("name", "script", "last"),
     [
@@ -51,6 +66,10 @@ def test_page_states_the_line_count_of_every_port() -> None:
             "Booking(code='K7Q2PX', seat='12C')",
         ),
         ("refund", [refund("A-7"), say("It is paid.")], "It is paid. (Refund(order='A-7'),)"),
+        ("hello", [say("From C.")], "From C."),
+        ("haiku", [say("A haiku.")], "A haiku."),
+        ("weather", [call(("get_weather", {"city": "Paris"})), say("It is sunny.")], "It is sunny."),
+        ("dice", [say('{"value": 0.028}')], "0.028"),
     ],
 )  # fmt: skip
 def test_each_weakincentives_port_runs(

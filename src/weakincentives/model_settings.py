@@ -16,6 +16,9 @@ type CacheTTL = Literal["5m", "30m", "1h", "24h"]
 """How long a provider keeps a prompt in its cache; no provider has all of these."""
 
 
+_OWN_FIELDS = {"input", "messages", "stream", "stream_options"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layered:
     """A record of options that knows with which of them it was created.
@@ -131,7 +134,7 @@ class ModelSettings(Layered):
             object.__setattr__(self, "stop", tuple(filter(None, stop)))
         if not isinstance(self.extra, Mapping):
             raise TypeError(f"extra must be a mapping, got {self.extra!r}")
-        if names := sorted(self.extra.keys() & {"input", "messages", "stream"}):
+        if names := sorted(self.extra.keys() & _OWN_FIELDS):
             raise ValueError(f"extra cannot contain {names[0]!r} because the adapter sets it")
         object.__setattr__(self, "extra", dict(self.extra))
 

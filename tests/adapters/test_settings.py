@@ -564,3 +564,24 @@ def test_setting_that_the_model_rejects_is_named_and_does_not_fall_back(api: str
         assert not spare.requests
         talk.send("Again?")
     assert "The question." in server.requests[-1].body.decode()  # the message was not at fault
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("Unknown parameter: 'verbosity'.", "verbosity"),
+        ("verbosity: Extra inputs are not permitted", "verbosity"),
+        ("`max_tokens` must be at most 64000", "max_tokens"),
+        ("messages[0].content is not a string", ""),
+        ("Reduce the verbosity of your message.", ""),
+    ],
+)
+def test_rejected_field_is_a_setting_only_if_the_server_names_it(message: str, param: str) -> None:
+    settings = ModelSettings(max_output_tokens=100_000, extra={"verbosity": "low", "a": 1})
+    refusal = {"error": {"type": "invalid_request_error", "message": message}}
+    with (
+        ScriptedServer(Raw.json(refusal, status=400), strict=False) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
+        responses(server, api="chat").evaluate(prompt(), settings=settings)
+    assert caught.value.param == param

@@ -93,10 +93,15 @@ class SettingsEncoder(ABC):
         """Adds to the provider's error which of the settings it is about, if it says so."""
         if error.code != "bad_request":
             return
-        fields = self.supported_settings(self.profile).items()
-        named = [(name, field) for name, field in fields if getattr(settings, name) is not None]
-        for name, field in (*named, *((f"extra[{key!r}]", key) for key in settings.extra)):
-            if re.search(rf"\b({name}|{'|'.join(field.split('.'))})\b", error.message):
+        patterns = {
+            (name, field): rf"\b({name}|{'|'.join(field.split('.'))})\b"
+            for name, field in self.supported_settings(self.profile).items()
+            if getattr(settings, name) is not None
+        }
+        for key in settings.extra:  # in quotes or first, because it can be any word
+            patterns[f"extra[{key!r}]", key] = rf"""['"`]{re.escape(key)}\b|^{re.escape(key)}\b"""
+        for (name, field), pattern in patterns.items():
+            if re.search(pattern, error.message):
                 error.param = field
                 error.remedy = f"the model does not accept this value of ModelSettings.{name}"
                 return
