@@ -65,20 +65,20 @@ def test_settings_survive_pickling_copying_and_evaluation_of_their_repr(it: Mode
         ("stop", "", "END"),
     ],
 )
-def test_falsy_setting_overrides_another(name: str, near: Any, far: Any) -> None:  # C1
+def test_falsy_setting_overrides_another(name: str, near: Any, far: Any) -> None:
     combined = ModelSettings(**{name: near}).over(ModelSettings(**{name: far}))
     assert not getattr(combined, name)
     assert getattr(combined, name) is not None
 
 
-def test_none_clears_a_setting_and_an_unset_one_does_not() -> None:  # C2
+def test_none_clears_a_setting_and_an_unset_one_does_not() -> None:
     far = ModelSettings(seed=7)
     assert ModelSettings(seed=None).over(far).seed is None
     assert ModelSettings(temperature=1).over(far).seed == 7
     assert ModelSettings(seed=None) != ModelSettings()
 
 
-def test_extra_is_merged_at_every_depth_and_lists_are_replaced() -> None:  # C3
+def test_extra_is_merged_at_every_depth_and_lists_are_replaced() -> None:
     far = ModelSettings(extra={"a": {"b": 1, "c": {"d": [1, 2], "e": 2}}, "f": 3})
     near = ModelSettings(extra={"a": {"c": {"d": [3]}, "g": None}})
     assert near.over(far).extra == {
@@ -88,7 +88,7 @@ def test_extra_is_merged_at_every_depth_and_lists_are_replaced() -> None:  # C3
     assert far.extra["a"] == {"b": 1, "c": {"d": [1, 2], "e": 2}}
 
 
-def test_misspelt_setting_is_a_type_error_that_names_the_nearest() -> None:  # C7
+def test_misspelt_setting_is_a_type_error_that_names_the_nearest() -> None:
     with pytest.raises(TypeError, match=r"'temprature'; did you mean 'temperature'\?"):
         ModelSettings(temprature=0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="it takes temperature, top_p"):

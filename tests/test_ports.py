@@ -68,7 +68,7 @@ def test_no_port_is_more_than_three_lines_longer_and_the_page_shows_the_short_on
         ("refund", [refund("A-7"), say("It is paid.")], "It is paid. (Refund(order='A-7'),)"),
         ("hello", [say("From C.")], "From C."),
         ("haiku", [say("A haiku.")], "A haiku."),
-        ("weather", [call(("get_weather", {"city": "Paris"})), say("It is sunny.")], "It is sunny."),
+        ("weather", [call(("get_weather", {"city": "Paris"})), say("Sunny.")], "Sunny."),
         ("dice", [say('{"value": 0.028}')], "0.028"),
     ],
 )  # fmt: skip

@@ -141,7 +141,7 @@ SENT: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("api", ADAPTERS)
 @pytest.mark.parametrize("name", SENT)
-def test_setting_is_in_the_request_or_is_rejected_before_it(api: str, name: str) -> None:  # C5, C6
+def test_setting_is_in_the_request_or_is_rejected_before_it(api: str, name: str) -> None:
     value, fields = SENT[name]
     connect, settings = ADAPTERS[api], ModelSettings(**{name: value})
     more = {"profile": READY["AZURE"], "api": "responses"} if api == "responses" else {}
@@ -161,7 +161,7 @@ def test_setting_is_in_the_request_or_is_rejected_before_it(api: str, name: str)
     with ScriptedServer(Say("Done."), strict=False) as plain:
         connect(plain, **more).evaluate(prompt(tool()), session=Session())
     without = plain.requests[0].json
-    assert {key for key in body if body[key] != without.get(key)} == {*fields[api]}  # C9
+    assert {key for key in body if body[key] != without.get(key)} == {*fields[api]}
 
 
 @pytest.mark.parametrize("profile", READY)
@@ -194,7 +194,7 @@ def test_profile_sends_a_setting_or_rejects_it(profile: str, name: str) -> None:
     ],
 )
 def test_output_limit_has_the_name_that_the_server_knows(profile: str | None, field: str) -> None:
-    with ScriptedServer(Say("Done."), strict=False) as server:  # C11
+    with ScriptedServer(Say("Done."), strict=False) as server:
         adapter = responses(
             server,
             api="chat",
@@ -207,7 +207,7 @@ def test_output_limit_has_the_name_that_the_server_knows(profile: str | None, fi
 
 
 @adapters
-def test_settings_for_tools_are_left_out_without_tools(connect: Connect) -> None:  # C10
+def test_settings_for_tools_are_left_out_without_tools(connect: Connect) -> None:
     settings = ModelSettings(tool_choice="required", parallel_tool_calls=False)
     (body,) = bodies(connect, settings, asked=prompt())
     assert body.keys().isdisjoint({"tools", "tool_choice", "parallel_tool_calls"})
@@ -222,7 +222,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("api", ADAPTERS)
 @pytest.mark.parametrize("index", [0, 1], ids=["required", "named"])
-def test_forced_call_is_forced_until_the_runs_first_call(api: str, index: int) -> None:  # C12
+def test_forced_call_is_forced_until_the_runs_first_call(api: str, index: int) -> None:
     @dataclass(frozen=True)
     class Answer:
         city: str
@@ -282,7 +282,7 @@ def test_choice_of_a_tool_that_the_prompt_lacks_names_its_tools() -> None:
 
 
 @needs_anthropic
-def test_anthropic_rejects_reasoning_with_a_forced_call_and_names_both() -> None:  # C13
+def test_anthropic_rejects_reasoning_with_a_forced_call_and_names_both() -> None:
     pair = ModelSettings(reasoning="low", tool_choice="required")
     with ScriptedServer() as server:
         for settings in (pair, ModelSettings(reasoning="low", tool_choice="probe")):
@@ -338,7 +338,7 @@ def test_anthropic_names_the_values_that_it_supports() -> None:
 @pytest.mark.parametrize("face", ["evaluate", "evaluate_async", "stream", "stream_async"])
 def test_silent_server_ends_the_request_at_its_timeout(
     connect: Connect, seconds: float, face: str
-) -> None:  # C14
+) -> None:
     with ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server:
         adapter = connect(server, settings=ModelSettings(timeout=seconds))
         started = monotonic()
@@ -387,7 +387,7 @@ def settings_table() -> str:
     return "\n".join([*lines[:2], *sorted(lines[2:])])
 
 
-def test_documentation_has_the_field_of_each_setting() -> None:  # C6
+def test_documentation_has_the_field_of_each_setting() -> None:
     page = Path(__file__).parents[2] / "docs/how-to/adapters.md"
     assert settings_table() in page.read_text(encoding="utf-8")
 
@@ -396,7 +396,7 @@ def test_documentation_has_the_field_of_each_setting() -> None:  # C6
 
 
 @adapters
-def test_every_face_sends_the_settings_of_adapter_template_and_run(connect: Connect) -> None:  # C4
+def test_every_face_sends_the_settings_of_adapter_template_and_run(connect: Connect) -> None:
     section = MarkdownSection(title="Task", key="task", template="Do it.")
     template = PromptTemplate(
         ns="tests",
@@ -512,7 +512,7 @@ def test_adapter_that_knows_no_settings_rejects_them_by_name() -> None:
         Plain().evaluate(template)
 
 
-def test_fallback_rejects_a_setting_that_one_of_its_adapters_lacks() -> None:  # C8
+def test_fallback_rejects_a_setting_that_one_of_its_adapters_lacks() -> None:
     with ScriptedServer() as server:
         members = chat(server), responses(server)
         with pytest.raises(ValueError, match="OpenAIAdapter does not support the setting seed"):
@@ -549,7 +549,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("api", ADAPTERS)
-def test_setting_that_the_model_rejects_is_named_and_does_not_fall_back(api: str) -> None:  # C8
+def test_setting_that_the_model_rejects_is_named_and_does_not_fall_back(api: str) -> None:
     refusal = {"error": {"type": "invalid_request_error", **REFUSALS[api]}}
     with (
         ScriptedServer(Raw.json(refusal, status=400), Say("Better."), strict=False) as server,
