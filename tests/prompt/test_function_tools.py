@@ -250,6 +250,15 @@ def test_decorator_that_hides_parameters_is_refused() -> None:
     assert "functools.wraps" in refusal(wrapper)
 
 
+def test_decorator_that_does_not_pass_keywords_on_is_refused() -> None:
+    @wraps(find_order)
+    def positional(*args: Any) -> str:
+        return find_order(*args)
+
+    assert "its wrapper does not accept the keyword argument 'order_id'" in refusal(positional)
+    assert "add **kwargs to the wrapper" in refusal(positional)
+
+
 def test_object_with_call_is_a_tool_named_after_its_class() -> None:
     finder = as_tool(postponed.Finder())
     assert (finder.name, finder.description) == ("finder", "Finds things.")

@@ -90,7 +90,12 @@ class FunctionSignature:
         parameters = {
             name: item for name, item in signature.parameters.items() if name not in bound
         }
+        own = signature_of(bare, follow_wrapped=False).parameters  # of a wrapper, its own
+        takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in own.values())
         for name, parameter in parameters.items():
+            if name not in own and not takes_all:
+                problem = f"its wrapper does not accept the keyword argument {name!r}"
+                raise self.refusal(problem, "add **kwargs to the wrapper")
             if stars := _STARS.get(parameter.kind):
                 raise self.refusal(
                     f"its parameter {stars}{name} has no schema",
