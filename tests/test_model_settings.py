@@ -88,6 +88,16 @@ def test_extra_is_merged_at_every_depth_and_lists_are_replaced() -> None:
     assert far.extra["a"] == {"b": 1, "c": {"d": [1, 2], "e": 2}}
 
 
+def test_settings_do_not_change_with_the_mapping_that_they_were_created_from() -> None:
+    tools = [{"type": "web_search"}]
+    extra = {"tools": tools, "reasoning": {"summary": "auto"}}
+    settings = ModelSettings(extra=extra)
+    tools[0]["type"] = "other"
+    tools.append({})
+    extra.clear()
+    assert settings.extra == {"tools": [{"type": "web_search"}], "reasoning": {"summary": "auto"}}
+
+
 def test_misspelt_setting_is_a_type_error_that_names_the_nearest() -> None:
     with pytest.raises(TypeError, match=r"'temprature'; did you mean 'temperature'\?"):
         ModelSettings(temprature=0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -136,7 +136,7 @@ class ModelSettings(Layered):
             raise TypeError(f"extra must be a mapping, got {self.extra!r}")
         if names := sorted(self.extra.keys() & _OWN_FIELDS):
             raise ValueError(f"extra cannot contain {names[0]!r} because the adapter sets it")
-        object.__setattr__(self, "extra", dict(self.extra))
+        object.__setattr__(self, "extra", _copied(self.extra))
 
     def __repr__(self) -> str:
         given = [
@@ -159,6 +159,16 @@ def unsupported(names: Collection[str], by: str, remedy: str = "remove it") -> V
     plural = "s" if len(names) > 1 else ""
     shown = ", ".join(sorted(names))
     return ValueError(f"{by} does not support the setting{plural} {shown}; {remedy}")
+
+
+def _copied(value: object) -> object:
+    match value:
+        case Mapping():
+            return {key: _copied(inner) for key, inner in value.items()}
+        case list():
+            return [_copied(item) for item in value]
+        case _:
+            return value
 
 
 def _check(name: str, value: object, types: tuple[type, ...], words: str) -> None:
