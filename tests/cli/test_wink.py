@@ -470,6 +470,14 @@ def test_run_can_use_an_openai_compatible_server(shop: Path, wink: Wink) -> None
     assert [request.json["model"] for request in server.requests] == ["m", "m"]
 
 
+def test_run_sends_the_message_after_the_target(wink: Wink) -> None:
+    with ScriptedServer(Say("Hello.")) as server:
+        where = ("--model", "m", "--base-url", server.openai_url)
+        done = wink("run", "shop:clean", "Where is A-7?", *where, OPENAI_API_KEY="test-key")
+    assert json.loads(done.stdout)["text"] == "Hello."
+    assert server.requests[0].json["input"][-1] == {"role": "user", "content": "Where is A-7?"}
+
+
 def test_provider_failure_is_one_line_and_exit_code_1(shop: Path, wink: Wink) -> None:
     with ScriptedServer(Fail(401)) as server:
         where = ("--model", "m", "--base-url", server.openai_url)

@@ -53,6 +53,7 @@ __all__ = ["advise", "print_timeline", "reading", "record_errors", "run", "show"
 
 _CHARACTERS_PER_TOKEN = 4
 _Suspend = Annotated[Path | None, Option(help="Store the run in this file if it needs approval.")]
+_Message = Annotated[str | None, Argument(help="The user's message.")]
 _Resume = Annotated[Path | None, Option(help="Continue the run in this file; see wink approve.")]
 
 type _Pause = Callable[[Callable[[], Decision]], Decision]
@@ -60,6 +61,7 @@ type _Pause = Callable[[Callable[[], Decision]], Decision]
 
 def run(
     target: Target,
+    message: _Message = None,
     *,
     adapter: Adapter = None,
     model: Model = None,
@@ -86,7 +88,7 @@ def run(
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
         if log is not None:
             stack.enter_context(log_events(session.bus, log))
-        options = ExecutionOptions(session=session, visibility_overrides=overrides)
+        options = ExecutionOptions(session=session, visibility_overrides=overrides, message=message)
         if resume is not None:
             options["suspension"] = suspension = read_suspension(resume)
             prompt.declare_state(session)
