@@ -72,8 +72,9 @@ DATABRICKS = replace(
     key_variable="DATABRICKS_TOKEN",
 )
 
-# api-docs.deepseek.com, Thinking Mode: reasoning must be sent back with calls (DeepSeek-V3#1053);
-# Strict Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`.
+# api-docs.deepseek.com, Thinking Mode: reasoning must be sent back with calls (DeepSeek-V3#1053)
+# and is ignored without them; an empty text is accepted (2026-04, llmgateway#2093). Strict Mode:
+# only at another base URL. No `json_schema` (presenton#676), and `max_tokens`.
 DEEPSEEK = replace(
     _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
@@ -113,12 +114,14 @@ GROQ = replace(
     key_variable="GROQ_API_KEY",
 )
 
-# A message with calls must contain `reasoning_content` (librechat.ai, Moonshot; pi#3636). An output
-# schema and `strict`: UNVERIFIED.
+# A message with calls must contain `reasoning_content` (librechat.ai, Moonshot; pi#3636), and an
+# empty one counts as missing (2026-04, llmgateway#2093; 2026-05, pi#4178). An output schema and
+# `strict`: UNVERIFIED.
 KIMI = replace(
     _WITHOUT_SCHEMAS,
     reasoning="require",
     reasoning_field="reasoning_content",
+    missing_reasoning="(no reasoning)",
     base_url="https://api.moonshot.ai/v1",
     key_variable="MOONSHOT_API_KEY",
 )
