@@ -19,7 +19,7 @@ from support.scripted_server import ScriptedServer
 from weakincentives.adapters import profiles
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.server_profile import ServerProfile
-from weakincentives.adapters.think_tags import ThoughtFilter, without_thoughts
+from weakincentives.adapters.think_tags import ThoughtFilter, split_thoughts
 from weakincentives.content import Image
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -373,20 +373,25 @@ THOUGHTS = {
 
 
 @pytest.mark.parametrize("text", THOUGHTS)
-def test_leading_thoughts_are_removed_for_every_chunk_size(text: str) -> None:
-    assert without_thoughts(text) == THOUGHTS[text]
+def test_leading_thoughts_are_separated_for_every_chunk_size(text: str) -> None:
+    thought, rest = split_thoughts(text)
+    assert rest == THOUGHTS[text]
     for size in (1, 2, 3, 7, 100):
         feed = ThoughtFilter().feed
-        shown = "".join(feed(text[at : at + size]) for at in range(0, len(text), size))
+        pairs = [feed(text[at : at + size]) for at in range(0, len(text), size)]
+        thoughts, shown = ["".join(parts) for parts in zip(*pairs, strict=True)]
         # text that could still become a tag is only shown with the complete answer
         assert shown == THOUGHTS[text] or (shown == "" and text == "<thi")
+        assert thought.startswith(thoughts)
+        assert thought == thoughts or not shown
 
 
 def test_thoughts_without_an_opening_tag_end_only_at_a_tag_on_its_own_line() -> None:
-    assert without_thoughts("Hm.\nSo:\n</think>\n\nYes.") == "Yes."
-    assert without_thoughts("Write </think> at the end.") == "Write </think> at the end."
+    assert split_thoughts("Hm.\nSo:\n</think>\n\nYes.") == ("Hm.\nSo:", "Yes.")
+    text = "Write </think> at the end."
+    assert split_thoughts(text) == ("", text)
     code = "Like this:\n<think>\nHm.\n</think>\n"
-    assert without_thoughts(code) == code
+    assert split_thoughts(code) == ("", code)
 
 
 def test_thought_tags_are_kept_without_a_profile() -> None:

@@ -24,6 +24,7 @@ from weakincentives import (
     ToolResult,
 )
 from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.citations import Citation
 from weakincentives.evaluation.messages import UserMessage
 from weakincentives.evaluation.response import TextDelta
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -104,6 +105,11 @@ def slow():
     return Streaming([wait, *[answer] * 20])
 
 
+def citing():
+    source = Citation(url="https://example.org/" + "a" * 100, title="Docs\\x1b[2J")
+    return ScriptedAdapter([say("Yes.", reasoning="I think\\nfirst.", citations=[source])])
+
+
 def mistaken():
     return Streaming([say('{"reply": 1}'), say('{"text": "ok"}')])
 
@@ -150,6 +156,15 @@ def test_terminal_chat_shows_tool_calls_and_sections(folder: Path) -> None:
             "> ",
         ]
         assert shown[-len(steps) :] == steps
+        assert screen.end() == 0
+
+
+def test_f18_reasoning_is_a_line_before_the_answer_and_its_sources_follow(folder: Path) -> None:
+    with terminal(folder, "talk:template", "--adapter", "talk:citing") as screen:
+        screen.read_until("> ")
+        shown = screen.say("cite")
+        url = "https://example.org/" + "a" * 100
+        assert shown.endswith(f"  thinks: I think first.\nYes.\nsource: Docs?[2J {url}\n> ")
         assert screen.end() == 0
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from support.agents import check_answered, ok, prompt, tool
 from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.citations import Citation
 from weakincentives.evaluation.approval import Approve
 from weakincentives.evaluation.chat import Chat, TurnOptions
 from weakincentives.evaluation.main_loop import MainLoop
@@ -20,6 +21,7 @@ from weakincentives.evaluation.response import (
     AnswerRejected,
     Completed,
     PromptResponse,
+    ReasoningDelta,
     Restarted,
     StreamEvent,
     TextDelta,
@@ -75,6 +77,59 @@ def test_run_streams_text_tool_calls_and_its_outcome() -> None:
     [tokens] = front_end.last["usage"]
     assert tokens["cachedInputTokens"] == 50
     assert "reasoningTokens" not in tokens
+
+
+def test_f6_reasoning_is_a_message_that_ends_before_the_text_starts() -> None:
+    asked = request()
+    events = AgUiRun(asked).stream(chat(say("Yes.", reasoning="Hm.")).stream("Hello?"))
+    assert [event.type.value for event in events] == [
+        "RUN_STARTED",
+        "REASONING_START",
+        "REASONING_MESSAGE_START",
+        "REASONING_MESSAGE_CONTENT",
+        "REASONING_MESSAGE_END",
+        "REASONING_END",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "RUN_FINISHED",
+    ]
+
+
+def test_f5_empty_reasoning_sends_no_event() -> None:
+    run = AgUiRun(request())
+    assert run.convert(ReasoningDelta("")) == []
+    assert run.messages == list(request().messages)
+
+
+def test_f6_reasoning_before_calls_and_after_text_is_ended() -> None:
+    called = call(("probe", {}), reasoning="I look.")
+    front_end = shown(chat(called, say("Yes.", reasoning="So.")))
+    assert [thought["content"] for thought in front_end.of("reasoning")] == ["I look.", "So."]
+    roles = [message["role"] for message in front_end.messages]
+    assert roles == ["user", "reasoning", "assistant", "tool", "reasoning", "assistant"]
+
+
+def test_f6_reasoning_of_a_rejected_answer_is_discarded() -> None:
+    bad, good = say("no number", reasoning="Hm."), say('{"value": 3}', reasoning="So.")
+    front_end = shown(chat(bad, good, asked=prompt(output=int)))
+    assert [thought["content"] for thought in front_end.of("reasoning")] == ["So."]
+
+
+def test_f18_citations_of_the_answer_are_an_activity() -> None:
+    citations = [
+        Citation(url="https://example.org", title="A", start=0, end=3),
+        Citation(url="javascript:alert(1)", title="B"),
+    ]
+    front_end = shown(chat(say("Yes.", citations=citations)))
+    [activity] = front_end.of("activity")
+    assert activity["activityType"] == "citations"
+    [answer] = front_end.of("assistant")
+    assert activity["content"]["message_id"] == answer["id"]
+    first, second = activity["content"]["citations"]
+    assert (first["url"], first["title"]) == ("https://example.org", "A")
+    assert (first["start"], first["end"]) == (0, 3)
+    assert (second["url"], second["title"], second["start"]) == ("", "B", None)
 
 
 def test_typed_answer_is_the_result() -> None:
@@ -239,10 +294,13 @@ class Stream:
         return events
 
     def _event(self) -> StreamEvent[Any]:
-        kinds = ["text", "call", "rejected", "restarted"] + ["finished"] * bool(self._open)
+        kinds = ["text", "thought", "call", "rejected", "restarted"]
+        kinds += ["finished"] * bool(self._open)
         match self._draw(st.sampled_from(kinds)):
             case "text":
                 return TextDelta(self._draw(st.sampled_from(["", "a", "b\ud800"])))
+            case "thought":
+                return ReasoningDelta(self._draw(st.sampled_from(["", "a", "b\ud800"])))
             case "call":
                 self._count += 1
                 call_id = f"{self._draw(st.integers(0, 2))}-{len(self._open)}"

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -12,13 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.agents import prompt
 from support.commands import Wink, write_shop
 from support.travel_run import approval_log, resumed_log, travel_log
+from weakincentives.citations import Citation
 from weakincentives.content import FolderContentStore
-from weakincentives.inspection.event_log import Record, read_events
+from weakincentives.inspection.event_log import Record, read_events, write_events
 from weakincentives.inspection.report import ReportedRun, readable, write_report
 from weakincentives.inspection.run_timeline import NO_END, read_run
 from weakincentives.inspection.secrets import mask_secrets
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
 
 ASSETS = Path(__file__).parents[2] / "src/weakincentives/inspection"
 HOSTILE = "</script><!--<script>alert(1)</script> \x1b[2J \u202eabc \ud800"
@@ -323,3 +328,36 @@ def test_masking_secrets_takes_linear_time(text: str) -> None:
 
     # quadratic time would be hundreds of times as much
     assert seconds(800_000) < 40 * max(seconds(100_000), 0.01)
+
+
+def cited_report() -> str:
+    """Returns the report of an answer with reasoning, a source on the web and hostile sources."""
+    citations = [
+        Citation(url='https://example.org/"><b>', title="<b>Docs</b>", start=0, end=4),
+        Citation(url="javascript:alert(1)", title="Evil"),
+        Citation(title="a.pdf", source="file_1"),
+    ]
+    session, log = Session(), StringIO()
+    write_events(session.bus, log)
+    adapter = ScriptedAdapter([say("Café.", reasoning="I think <b>hard</b>.", citations=citations)])
+    adapter.evaluate(prompt(), session=session)
+    run = read_run(read_events(log.getvalue().splitlines()))
+    pieces: list[str] = []
+    write_report([ReportedRun(name="run", run=run, price=lambda _: None)], pieces.append)
+    return "".join(pieces)
+
+
+def test_f18_report_contains_reasoning_and_links_only_to_web_sources() -> None:
+    text = cited_report()
+    page = Page(text)
+    [request] = page.data["t0-0"]["requests"]
+    assert request["reasoning"] == "I think <b>hard</b>."
+    first, second, third = request["citations"]
+    assert (first["title"], first["start"], first["end"]) == ("<b>Docs</b>", 0, 4)
+    assert (second["url"], third["source"]) == ("javascript:alert(1)", "file_1")
+    static = text[text.index("<noscript>") : text.index("</noscript>")]
+    assert "<summary>Reasoning</summary>\n<pre>I think &lt;b&gt;hard&lt;/b&gt;." in static
+    assert re.findall(r'href="([^"]*)"', static) == ["https://example.org/&quot;&gt;&lt;b&gt;"]
+    assert "<b>" not in static
+    lines = [line.strip() for line in page.lines if line.startswith("cites:")]
+    assert lines == ["cites: <b>Docs</b>", "cites: Evil", "cites: a.pdf"]

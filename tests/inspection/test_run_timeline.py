@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.fallback import FallbackAdapter
+from weakincentives.citations import Citation
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.main_loop import MainLoop
@@ -214,6 +215,38 @@ def test_events_without_an_evaluation_form_a_run() -> None:
     )
     [evaluation] = run.evaluations
     assert (evaluation.prompt.line, len(evaluation.steps), evaluation.turns) == ("Odd", 2, [])
+
+
+def test_f18_reasoning_and_sources_are_lines_of_a_turn() -> None:
+    session, log = Session(), io.StringIO()
+    write_events(session.bus, log)
+    citations = [Citation(url="https://a.example", title="A"), Citation(source="file_1")]
+    adapter = ScriptedAdapter(
+        [
+            call(("ask", {"number": "1"}), reasoning="I ask."),
+            say("So."),
+            say("Yes.", reasoning="So it is.", citations=citations),
+        ]
+    )
+    tools = [Tool(name="ask", handler=ask)]
+    asked = Prompt(
+        ns="shop", key="p", sections=[MarkdownSection(title="T", template="Go.", tools=tools)]
+    )
+    adapter.evaluate(asked, session=session)
+    run = LoggedRun()
+    lines = [
+        line for record in read_events(log.getvalue().splitlines()) for line in run.add(record)
+    ]
+    texts = [line.text for line in lines if line.text.startswith(("  thinks", "  cites"))]
+    assert texts == [
+        "  thinks: I ask.",
+        "  thinks: So it is.",
+        "  cites: A https://a.example",
+        "  cites: file_1",
+    ]
+    first, last = run.evaluations[0].turns
+    assert (first.reasoning, last.reasoning) == ("I ask.", "So it is.")
+    assert [citation["title"] for citation in last.citations] == ["A", ""]
 
 
 def test_former_module_name_warns_and_has_the_same_names() -> None:

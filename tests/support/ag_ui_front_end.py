@@ -23,6 +23,8 @@ class FrontEnd:
         self.last: Json = {}
         self.shared_state: object = None
         self._texts: set[str] = set()
+        self._thoughts: set[str] = set()  # open spans of reasoning
+        self._thought: set[str] = set()  # open reasoning messages
         self._calls: set[str] = set()
         self._unanswered: set[str] = set()
 
@@ -41,11 +43,19 @@ class FrontEnd:
         assert self.state == "open", kind
         match kind.split("_"):
             case ["RUN", _]:
-                assert not self._texts | self._calls
+                assert not self._texts | self._calls | self._thoughts | self._thought
                 if event.get("outcome", {}).get("type") != "interrupt":
                     assert not self._unanswered
                 self.state = "ended"
+            case ["REASONING", part]:
+                assert not self._texts | self._thought
+                (self._thoughts.add if part == "START" else self._thoughts.remove)(
+                    event["messageId"]
+                )
+            case ["REASONING", "MESSAGE", part]:
+                self._read_thought(part, event)
             case ["TEXT", "MESSAGE", part]:
+                assert not self._thoughts  # ended before text starts
                 self._read_text(part, event)
             case ["TOOL", "CALL", part]:
                 self._read_call(part, event)
@@ -73,6 +83,22 @@ class FrontEnd:
                 self._message(message_id)["content"] += event["delta"]
             case _:
                 self._texts.remove(message_id)
+
+    def _read_thought(self, part: str, event: Json) -> None:
+        message_id = event["messageId"]
+        match part:
+            case "START":
+                assert self._thoughts
+                assert all(message["id"] != message_id for message in self.messages)
+                self._thought.add(message_id)
+                message = {"id": message_id, "role": event["role"], "content": ""}
+                self.messages.append(message)
+            case "CONTENT":
+                assert message_id in self._thought
+                assert event["delta"]
+                self._message(message_id)["content"] += event["delta"]
+            case _:
+                self._thought.remove(message_id)
 
     def _read_call(self, part: str, event: Json) -> None:
         call_id = event["toolCallId"]

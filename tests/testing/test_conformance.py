@@ -21,7 +21,7 @@ from weakincentives.evaluation.messages import (
     ToolsRemoved,
     UserMessage,
 )
-from weakincentives.evaluation.response import AnswerRejected, TextDelta
+from weakincentives.evaluation.response import AnswerRejected, Delta, TextDelta
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import VisibilityExpansionRequired
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
@@ -358,7 +358,7 @@ class ForgetsInjectionEvents(Evaluates):
 class StreamsTwice(ScriptedAdapter):
     def ask_stream(
         self, request: ProviderRequest, /
-    ) -> Iterator[TextDelta | AnswerRejected | AssistantMessage]:
+    ) -> Iterator[Delta | AnswerRejected | AssistantMessage]:
         for piece in super().ask_stream(request):
             yield piece
             if isinstance(piece, TextDelta):

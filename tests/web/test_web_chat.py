@@ -11,7 +11,8 @@ pytest.importorskip("ag_ui", reason="the extra `ag-ui` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `mcp` is not installed")
 from support.browser import AnyPage, open_browser
 from support.web_chat import SECONDS, WaitingAdapter, free_port, running_process, serve
-from weakincentives.testing import call, say
+from weakincentives.citations import Citation
+from weakincentives.testing import ScriptedAdapter, call, say
 
 PICTURES = os.environ.get("WINK_PICTURES")
 HOSTILE = (
@@ -97,6 +98,34 @@ def test_tabs_share_one_chat_and_a_rejected_message_stays_in_its_box(
     wait_for(two, "Here it is.")
     assert said(one) == said(two)
     assert two.get_by_label("Your message").input_value() == ""
+
+
+def test_f18_thinking_is_folded_and_only_web_sources_are_links(
+    context: Any, tmp_path: Path
+) -> None:
+    sources = [
+        Citation(url="https://example.org/a?b=1", title="<b>Docs</b>"),
+        Citation(url="javascript:alert(1)", title="Evil"),
+    ]
+    reply = say("Yes.", reasoning="I think <b>hard</b>.", citations=sources)
+    with serve(ScriptedAdapter([reply]), tmp_path / "chats.db") as url:
+        page = open_tab(context, url)
+        send(page, "Hello?")
+        page.locator(".sources").wait_for()
+        for _ in range(2):
+            thought = page.locator("details.thought pre")
+            assert not thought.is_visible()
+            page.locator("details.thought summary").click()
+            assert thought.inner_text() == "I think <b>hard</b>."
+            links = page.locator(".sources a").all()
+            assert [link.get_attribute("href") for link in links] == ["https://example.org/a?b=1"]
+            assert page.locator(".sources").inner_text().split("\n") == [
+                "Sources",
+                "<b>Docs</b>",
+                "Evil",
+            ]
+            page.reload()
+            page.locator(".sources").wait_for()
 
 
 def test_reload_during_an_answer_continues_the_stream(

@@ -123,6 +123,24 @@ const ACTIVITIES = {
   compacted: () => "Earlier messages were shortened",
 };
 
+// The sources of the answer above; the URL of a source that is not on the web is empty.
+function addSources(id, citations) {
+  const sources = element("section", "sources", "Sources");
+  for (const { url, title, source } of citations) {
+    const isLink = /^https?:\/\//i.test(url);
+    const made = element(isLink ? "a" : "span", "source", title || url || source);
+    if (isLink) Object.assign(made, { href: url, rel: "noopener noreferrer", target: "_blank" });
+    sources.append(made);
+  }
+  add(id, sources);
+}
+
+function addThought(id, text = "") {
+  const thought = element("details", "thought");
+  thought.append(element("summary", "", "Thinking"), element("pre", "", text));
+  add(id, thought);
+}
+
 function addMessage(message) {
   switch (message.role) {
     case "user": {
@@ -134,11 +152,15 @@ function addMessage(message) {
       if (message.content) add(message.id, element("article", "assistant", message.content));
       for (const call of message.toolCalls ?? []) addCall(call.id, call.function.name, call.function.arguments);
       break;
+    case "reasoning":
+      if (!shown.has(message.id)) addThought(message.id, message.content);
+      break;
     case "tool":
       addResult(message.toolCallId, message.content, message.error !== undefined);
       break;
     case "activity": {
       if (message.activityType === "approval_requested" && !shown.has(message.id)) addApproval(message.id, message.content);
+      if (message.activityType === "citations" && !shown.has(message.id)) addSources(message.id, message.content.citations);
       const words = ACTIVITIES[message.activityType];
       if (words) add(message.id, element("p", "activity detail", words(message.content)));
     }
@@ -151,7 +173,7 @@ function showAll(messages) {
   const ids = new Set(messages.filter((message) => message.role !== "assistant" || message.content).map(({ id }) => id));
   for (const message of messages) for (const call of message.toolCalls ?? []) ids.add(call.id);
   for (const [id, made] of shown) {
-    if (ids.has(id) || (/^(activity|approval)/.test(made.className) && !hasActivities)) continue;
+    if (ids.has(id) || (/^(activity|approval|sources)/.test(made.className) && !hasActivities)) continue;
     made.remove();
     shown.delete(id);
   }
@@ -180,6 +202,8 @@ const HANDLERS = {
   TEXT_MESSAGE_START: (event) => add(event.messageId, element("article", "assistant writing")),
   TEXT_MESSAGE_CONTENT: (event) => shown.get(event.messageId).firstChild.appendData(visible(event.delta)),
   TEXT_MESSAGE_END: (event) => shown.get(event.messageId).classList.remove("writing"),
+  REASONING_MESSAGE_START: (event) => addThought(event.messageId),
+  REASONING_MESSAGE_CONTENT: (event) => shown.get(event.messageId).lastChild.firstChild.appendData(visible(event.delta)),
   TOOL_CALL_START: (event) => addCall(event.toolCallId, event.toolCallName, ""),
   TOOL_CALL_ARGS: (event) => extendCall(event.toolCallId, event.delta),
   TOOL_CALL_RESULT: (event) => addResult(event.toolCallId, event.content, event.metadata !== undefined),

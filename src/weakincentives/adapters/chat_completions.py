@@ -1,16 +1,18 @@
 """The Chat Completions codec, for OpenAI and most compatible servers."""
 
-import json
-from collections.abc import Mapping, Sequence
-from io import StringIO
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
+from ..citations import Citation
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport, Part
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
+from ..serde import Json
+from .chat_chunks import dicts, join_texts, merge, sort_by_index
+from .cited_text import CitedText, read_citation
 from .codec import (
     AnyJson,
     Codec,
@@ -21,6 +23,7 @@ from .codec import (
     read_finish,
     read_usage,
 )
+from .deltas import HIDDEN, ReasoningPiece, thinking_pieces
 from .provider_errors import (
     error_from_failure,
     error_from_reply,
@@ -32,15 +35,13 @@ from .server_profile import ServerProfile
 
 __all__ = ["ChatCodec", "text_of"]
 
-# Strings that are sent in a single chunk; some servers repeat them in later events.
-_WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
 # The assistant message fields that every server accepts.
 _FIELDS = frozenset({"role", "content", "tool_calls"})
 _REASONING = ("reasoning_content", "reasoning")
-_NO_REASONING = "(no reasoning)"
+_ALL_REASONING = frozenset({*_REASONING, "reasoning_details", "thinking_blocks"})
 # Sent between a tool result and a user message.
+_SOURCES = ("citations", "search_results")
 _WAITING = "(Waiting for the next message.)"
-_MAX_CHECKED = 20_000  # characters of arguments
 
 
 class ChatCodec(Codec):
@@ -80,6 +81,22 @@ class ChatCodec(Codec):
             [text_of(_message_part(choice).get("content")) for choice in _choices(event)]
         )
 
+    def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
+        first = self.options.profile.reasoning_field or _REASONING[0]
+        fields = sorted(_REASONING, key=lambda name: name != first)
+        for choice in _choices(event):
+            yield from _reasoning_pieces(_message_part(choice), fields)
+
+    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
+        return tuple(
+            [
+                {key: value for key, value in item.items() if key not in _ALL_REASONING}
+                if isinstance(item, dict)
+                else item
+                for item in items
+            ]
+        )
+
     def join_events(self, events: list[AnyJson]) -> object:
         message: JsonObject = {}
         choice: JsonObject = {}
@@ -88,7 +105,7 @@ class ChatCodec(Codec):
             for item in _choices(event):
                 if isinstance(item.get("message"), dict) and not item.get("delta"):
                     return event  # a complete reply
-                _merge(message, _message_part(item))
+                merge(message, _message_part(item))
                 for key, value in item.items():
                     if value is not None:
                         choice[key] = value
@@ -100,16 +117,17 @@ class ChatCodec(Codec):
         if "finish_reason" not in choice:
             raise unfinished_reply(self.provider, "the finish_reason")
         for key, value in message.items():
-            if isinstance(value, list):
-                message[key] = _sort_by_index(value)
-        message = _join_texts(message)
+            if isinstance(value, list) and key != "reasoning_details":
+                message[key] = sort_by_index(value)
+        message = join_texts(message)
         match message.get("content"):
             case [{"type": "text", "text": str() as text, **more}] if not more:
                 message["content"] = text  # every server accepts a string
             case _:
                 pass
         choices = [{"message": message, **choice}]
-        return {"choices": choices, "usage": read_counts(events), "model": model}
+        reply = {"choices": choices, "usage": read_counts(events), "model": model}
+        return {**_last_sources(events), **reply}
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
         return read_usage(read_counts(events), "prompt_tokens", "completion_tokens")
@@ -134,15 +152,28 @@ class ChatCodec(Codec):
         if not isinstance(content, str | list | None):
             raise error_from_reply(self.provider, "the content is not text")
         finish = read_finish(self.provider, choice.get("finish_reason"), calls)
+        cited = CitedText(in_bytes=self.options.profile.citations_in_bytes)
+        cited.add(text_of(content), message.get("annotations"))
+        text = refusal or self.shown(cited.text)
         return AssistantMessage(
-            text=refusal or self.shown(text_of(content)),
+            text=text,
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
             usage=self.usage_of([reply]),
             wire=(item,),
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
+            requested_model=self.options.model,
+            reasoning=self.reasoning_in([{"choices": [choice]}], cited.text),
+            citations=() if refusal else self.read_citations(reply, cited.citations(text)),
         )
+
+    def read_citations(
+        self, reply: JsonObject, cited: tuple[Citation, ...]
+    ) -> tuple[Citation, ...]:
+        """Returns the message's citations, and further sources in the reply, which have no span."""
+        known = {citation.url for citation in cited}
+        return (*cited, *[source for source in _read_sources(reply) if source.url not in known])
 
     def _read_call(self, item: AnyJson, index: int) -> ToolCall:
         match item:
@@ -222,7 +253,7 @@ class ChatCodec(Codec):
                 if len(own) == len(calls):
                     item, sent, received = {**stored}, own, stored
                 break
-        item = self._with_reasoning(item, message)
+        item = self._with_reasoning(_without_unsigned(item), message)
         if _is_blank(item.get("content")):
             item["content"] = message.text
             if not message.text:  # the message contains only calls
@@ -243,10 +274,12 @@ class ChatCodec(Codec):
             return item
         texts = [text for key in _REASONING if isinstance(text := item.get(key), str)]
         text = next(filter(str.strip, texts), "")
-        if not text and profile.reasoning == "require" and message.tool_calls:
-            text = _NO_REASONING
         item = {key: value for key, value in item.items() if key not in _REASONING}
-        return item | {profile.reasoning_field or _REASONING[0]: text} if text else item
+        field = profile.reasoning_field or _REASONING[0]
+        if profile.reasoning == "require":
+            needs = bool(message.tool_calls)
+            return item | {field: text or profile.missing_reasoning} if needs else item
+        return item | {field: text} if text else item
 
     def encode_answer(self, message: ToolMessage) -> JsonObject:
         """Returns a tool message; any media that it cannot contain follow in a user message."""
@@ -297,141 +330,70 @@ def _message_part(choice: JsonObject) -> JsonObject:
     return added if isinstance(added, dict) else {}
 
 
-def _merge(message: JsonObject, delta: JsonObject) -> None:
-    """Merges `delta` into `message`: appends text, and matches list items by `index`.
-
-    Text is collected in buffers until the last chunk, because appending to a `str` takes quadratic
-    time.
-    """
-    for key, chunk in delta.items():
-        before = message.get(key)
-        if isinstance(chunk, list) or (isinstance(before, list) and isinstance(chunk, str | dict)):
-            message[key] = items = _to_list(before)
-            add = _add_calls if key == "tool_calls" else _add_parts
-            add(items, _to_list(chunk))
-        elif isinstance(chunk, str):
-            if isinstance(before, StringIO):
-                before.write(chunk)
-            elif before is None and key not in _WHOLE_TEXTS:
-                message[key] = text = StringIO()
-                text.write(chunk)
-            elif chunk or not isinstance(before, str):
-                message[key] = chunk
-        elif chunk is None:
-            message.setdefault(key, None)
-        elif isinstance(chunk, dict):
-            message[key] = inner = before if isinstance(before, dict) else {}
-            _merge(inner, chunk)
+def _reasoning_pieces(message: JsonObject, fields: Sequence[str]) -> Iterator[ReasoningPiece]:
+    """Yields the reasoning in a message or its chunk, the most detailed form first."""
+    for block in dicts(message.get("thinking_blocks")):
+        if block.get("type") == "redacted_thinking":
+            yield ReasoningPiece("blocks", "", HIDDEN, ends=True)
         else:
-            message[key] = chunk
+            yield from thinking_pieces(block, "", ends=True)
+    for part in dicts(message.get("content")):
+        if part.get("type") == "thinking":
+            thought = part.get("thinking")
+            yield ReasoningPiece("content", "", text_of(thought))
+    for detail in dicts(message.get("reasoning_details")):
+        text = detail.get("text") or detail.get("summary")
+        place, ends = f"{detail.get('type')}/{detail.get('index')}", bool(detail.get("signature"))
+        yield ReasoningPiece("details", place, text if isinstance(text, str) else "", ends=ends)
+    for name in fields:
+        if isinstance(reasoning := message.get(name), str):
+            yield ReasoningPiece(name, "", reasoning)
 
 
-def _to_list(value: AnyJson) -> list[AnyJson]:
-    """Returns a value as a list of parts, whether it was sent as a string, a part or a list."""
-    if isinstance(value, str | StringIO):
-        is_empty = not (value if isinstance(value, str) else value.tell())
-        return [] if is_empty else [{"type": "text", "text": value}]
-    return value if isinstance(value, list) else [value] if isinstance(value, dict) else []
+def _without_unsigned(item: JsonObject) -> JsonObject:
+    """Returns the model's message without interrupted thinking, which has no signature."""
+    blocks = item.get("thinking_blocks")
+    if not isinstance(blocks, list):
+        return item
+    signed = [
+        block
+        for block in dicts(blocks)
+        if block.get("type") != "thinking" or block.get("signature")
+    ]
+    if len(signed) == len(blocks):
+        return item
+    return {key: value for key, value in item.items() if key != "thinking_blocks"} | (
+        {"thinking_blocks": signed} if signed else {}
+    )
 
 
-def _add_parts(items: list[AnyJson], chunks: list[AnyJson]) -> None:
-    """Adds parts other than calls to a list: appends text, and matches other parts by `index`."""
-    for part in chunks:
-        if not isinstance(part, dict):
-            items.append(part)
-            continue
-        last: JsonObject = items[-1] if items and isinstance(items[-1], dict) else {}
-        if _is_text_chunk(part) and part.keys() == last.keys() and part["type"] == last["type"]:
-            _merge(last, part)
-            continue
-        if (index := part.get("index")) is None:
-            same: list[JsonObject] = []
-        else:
-            same = [it for it in items if isinstance(it, dict) and it.get("index") == index]
-        if not same:
-            items.append({})
-        _merge(same[-1] if same else items[-1], part)
+def _last_sources(events: Iterable[AnyJson]) -> JsonObject:
+    """Returns the last lists of sources in a stream; some servers repeat them in each event."""
+    return {
+        name: event[name]
+        for event in events
+        if isinstance(event, dict)
+        for name in _SOURCES
+        if event.get(name)
+    }
 
 
-def _is_text_chunk(part: JsonObject) -> bool:
-    """Returns whether a part is a text or thinking chunk, which continues the preceding part."""
-    return part.keys() in ({"type", "text"}, {"type", "thinking"})
-
-
-def _add_calls(calls: list[JsonObject], chunks: list[AnyJson]) -> None:
-    """Adds chunks of calls, which servers identify by index, id, name or order."""
-    for place, chunk in enumerate(chunks):
-        if not isinstance(chunk, dict):
-            raise TypeError("a chunk of a tool call is not an object")
-        call = _continued_call(chunk, calls, place if len(chunks) > 1 else None)
-        if call is None:
-            calls.append(call := {})
-        _merge(call, chunk)
-
-
-def _continued_call(
-    chunk: JsonObject, calls: list[JsonObject], place: int | None
-) -> JsonObject | None:
-    """Returns the call that `chunk` continues, or `None` if it starts a new one."""
-    index, call_id, name = chunk.get("index"), chunk.get("id"), _name(chunk)
-    last = calls[-1] if calls else None
-    if index is not None:
-        call = next((call for call in reversed(calls) if call.get("index") == index), None)
-    elif call_id:
-        call = next((call for call in reversed(calls) if call.get("id") == call_id), None)
-    elif place is not None and not name:
-        call = calls[place] if place < len(calls) else None
-    else:
-        call = last
-    if call is None:
-        # A chunk with neither an id nor a name cannot start a call.
-        return None if call_id or name else last
-    same_id = call_id and call_id == call.get("id")
-    if not name or same_id:
-        return call
-    other_id = call_id and call.get("id")
-    other_name = _name(call) not in ("", name)
-    return None if other_id or other_name or _is_complete(call, chunk) else call
-
-
-def _name(call: JsonObject) -> str:
-    function = call.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else ""
-
-
-def _is_complete(call: JsonObject, chunk: JsonObject) -> bool:
-    """Returns whether a call's arguments are complete; if so, `chunk` belongs to another call."""
-    arguments, further = call.get("function"), chunk.get("function")
-    text = arguments.get("arguments") if isinstance(arguments, dict) else None
-    if not isinstance(text, StringIO) or not isinstance(further, dict):
-        return False
-    # Parsing long arguments would be slow if a server repeats the name in each chunk.
-    if not further.get("arguments") or not text.tell() or text.tell() > _MAX_CHECKED:
-        return False
-    try:
-        json.loads(text.getvalue())
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
-    """Removes `index` from items, and sorts them by it if each one has a different index."""
-    if not all(isinstance(item, dict) for item in items):
-        return items
-    places = [item.pop("index", None) for item in items]
-    if not all(isinstance(place, int) for place in places) or len(set(places)) < len(items):
-        return items
-    return [item for _, item in sorted(zip(places, items, strict=True), key=itemgetter(0))]
-
-
-def _join_texts(value: AnyJson) -> AnyJson:
-    if isinstance(value, dict):
-        return {key: _join_texts(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_join_texts(item) for item in value]
-    return value.getvalue() if isinstance(value, StringIO) else value
+def _read_sources(reply: JsonObject) -> Iterator[Citation]:
+    """Yields the sources that Perplexity and xAI list next to the message."""
+    titles = {
+        result.get("url"): title
+        for result in dicts(reply.get("search_results"))
+        if isinstance(result.get("url"), str) and isinstance(title := result.get("title"), str)
+    }
+    listed = reply.get("citations")
+    for source in listed if isinstance(listed, list) else ():
+        named = {"url": source} if isinstance(source, str) else source
+        if citation := read_citation(named):
+            yield (
+                citation
+                if citation.title
+                else replace(citation, title=titles.get(citation.url, ""))
+            )
 
 
 def text_of(content: AnyJson) -> str:

@@ -6,7 +6,7 @@ A codec does not perform any I/O; `codec_adapter` sends the requests that a code
 import json
 from abc import abstractmethod
 from binascii import b2a_base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
@@ -28,16 +28,18 @@ from ..evaluation.messages import (
     apply_tool_changes,
     sendable,
 )
+from ..evaluation.response import TextDelta
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
 from ..serde import Json
 from ..serde.json_types import AnyJson
+from .deltas import DeltaReader, ReasoningPiece
 from .event_stream import read_events
 from .provider_errors import error_from_reply, error_from_request
 from .schema_dialects import JsonObject, encode_function
 from .server_profile import ServerProfile
 from .settings_encoder import SettingsEncoder
-from .think_tags import without_thoughts
+from .think_tags import split_thoughts
 from .valid_messages import ValidMessages
 
 __all__ = [
@@ -145,8 +147,9 @@ class Codec(SettingsEncoder):
 
     `ValidMessages` makes the messages valid before they are encoded. A subclass defines how tools,
     the model's messages and tool results are encoded, and how replies are decoded, either complete
-    (`decode`) or as events (`read_text`, `join_events`). A subclass that supports images or
-    documents declares them in `media` and defines how they are encoded.
+    (`decode`) or as events (`read_text`, `join_events`). If the API shows the model's reasoning,
+    `read_reasoning` reads it. A subclass that supports images or documents declares them in `media`
+    and defines how they are encoded.
     """
 
     media: MediaSupport = MediaSupport()
@@ -174,7 +177,9 @@ class Codec(SettingsEncoder):
         self.declares_output = False
         self._encoded = 0
         call_ids = options.profile.call_ids or self.call_ids
-        self._valid = ValidMessages(self.wire_format, call_ids)
+        self._valid = ValidMessages(
+            self.wire_format, call_ids, options.model, self.without_reasoning
+        )
         self._functions: dict[str, ToolSpec] = {}
         self._is_strict = options.profile.strict != "never"
         # Tools in the conversation cannot change later.
@@ -369,13 +374,36 @@ class Codec(SettingsEncoder):
     def read_text(self, event: AnyJson) -> str:
         """Returns the text that a stream event adds, or `""`."""
 
+    def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
+        """Returns the pieces of reasoning that a stream event adds; none by default."""
+        return ()
+
+    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
+        """Returns items for another model of the same provider, which cannot read the reasoning."""
+        return items
+
+    def delta_reader(self) -> DeltaReader:
+        """Returns a reader for the events of one reply."""
+        think_tags = self.options.profile.think_tags
+        return DeltaReader(self.read_text, self.read_reasoning, think_tags=think_tags)
+
+    def reasoning_in(self, events: Iterable[AnyJson], text: str = "") -> str:
+        """Returns the reasoning in a reply's events, or in its `text`."""
+        reader = self.delta_reader()
+        for event in events:
+            for piece in self.read_reasoning(event):
+                reader.add(piece)
+        if self.options.profile.think_tags:
+            reader.add(ReasoningPiece("tags", "", split_thoughts(text)[0]))
+        return reader.reasoning
+
     @abstractmethod
     def join_events(self, events: list[AnyJson]) -> object:
         """Joins a stream's events into a reply for `decode`; `None` if there are no events."""
 
     def shown(self, text: str) -> str:
         """Returns the model's text without any reasoning that the server left in it."""
-        return without_thoughts(text) if self.options.profile.think_tags else text
+        return split_thoughts(text)[1] if self.options.profile.think_tags else text
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
         """Returns the usage reported in some of a reply's events, or in a complete reply."""
@@ -416,8 +444,9 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
         if streamed:
             reply = codec.join_events(reply)
         answer = codec.decode(reply if is_plain else _plain(reply))
-        if answer.wire_format != codec.wire_format:
-            answer = replace(answer, wire_format=codec.wire_format)
+        model = codec.options.model
+        if (answer.wire_format, answer.requested_model) != (codec.wire_format, model):
+            answer = replace(answer, wire_format=codec.wire_format, requested_model=model)
         return answer
     except PromptEvaluationError:
         raise
@@ -438,13 +467,16 @@ def _read_bytes(body: bytes) -> tuple[AnyJson, bool]:
 
 
 def read_arrived(codec: Codec, events: list[AnyJson]) -> AssistantMessage:
-    """Returns the text and usage received so far for an answer that failed or was stopped."""
-    text, usage = "", TokenUsage()
+    """Returns the part received so far of an answer that failed or was stopped, and its usage."""
+    text, usage, reader = "", TokenUsage(), codec.delta_reader()
     with suppress(Exception):  # a reply can be anything, and the original failure is already known
         parts = [_plain(event) if isinstance(event, bytes) else event for event in events]
-        text = codec.shown(sendable("".join(map(codec.read_text, parts))))
+        deltas = [delta for event in parts for delta in reader.read(event)]
+        texts = [delta.text for delta in deltas if isinstance(delta, TextDelta)]
+        text = codec.shown(sendable("".join(texts)))
         usage = codec.usage_of(parts)
-    return AssistantMessage(text=text, finish="error", usage=usage)
+    reasoning = sendable(reader.reasoning)
+    return AssistantMessage(text=text, finish="error", usage=usage, reasoning=reasoning)
 
 
 def read_counts(events: list[AnyJson]) -> JsonObject:

@@ -8,15 +8,15 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from weakref import ref
 
 from ..content import MediaSupport
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
-from ..evaluation.messages import AssistantMessage, Message
-from ..evaluation.response import TextDelta
+from ..evaluation.messages import AssistantMessage, Message, sendable
+from ..evaluation.response import Delta, ReasoningDelta, TextDelta
 from ..event_loops import portal, run_on, start_on, yield_from_thread
 from ..limits import Clock, Deadline
 from ..model_settings import ModelSettings
@@ -24,8 +24,8 @@ from ..prompt.renderer import AnyRenderedPrompt
 from ..redaction import Redactor
 from .codec import AnyJson, Codec, CodecOptions, JsonObject, decode_reply, read_arrived
 from .core import Connection, LoopAdapter
+from .deltas import DeltaReader
 from .provider_errors import error_from_failure, redact_error, reported_failure
-from .think_tags import ThoughtFilter
 
 __all__ = ["CodecAdapter"]
 
@@ -162,7 +162,6 @@ class _CodecConnection(Connection):
     _deadline: Deadline | None = None
     _settings: ModelSettings | None = None
     _events: list[AnyJson] = field(default_factory=list[AnyJson])
-    _thoughts: ThoughtFilter | None = None
 
     def close(self) -> None:
         if self._first is not None and self._answer is not None:
@@ -175,7 +174,6 @@ class _CodecConnection(Connection):
         self._deadline, self._settings = self.adapter.deadline_of(request), request.settings
         self._answer = None  # if this request fails, the codec cannot be kept
         self._events = []
-        self._thoughts = ThoughtFilter() if self.codec.options.profile.think_tags else None
         return self.codec.encode(request)
 
     def _decode(self, reply: AnyJson) -> AssistantMessage:
@@ -202,52 +200,55 @@ class _CodecConnection(Connection):
             reply = await self._send_async(body, self._deadline, stream=False)
             return self._decode(reply)
 
-    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[Delta | AssistantMessage]:
         body = self.codec.streamed(self._encode(request))
-        has_text = False
+        reader = self.codec.delta_reader()
         with self._errors():
             with closing(self._replies(body, self._deadline, stream=True)) as replies:
                 for event in replies:
                     self.adapter.check_deadline(self._deadline)
-                    if text := self._read_event(event):
-                        has_text = True
-                        yield TextDelta(text)
-            answer = self._join()
-        if delta := _text_not_streamed(answer, has_text=has_text):
-            yield delta
-        yield answer
+                    yield from self._read_event(event, reader)
+            last = self._join(reader)
+        yield from last
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
-    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
+    ) -> AsyncGenerator[Delta | AssistantMessage]:
         body = self.codec.streamed(self._encode(request))
-        has_text = False
+        reader = self.codec.delta_reader()
         with self._errors():
             stream = await self._send_async(body, self._deadline, stream=True)
             try:
                 source = aiter(stream)
                 while (event := await self._next_event(source, self._deadline)) is not _END:
-                    if text := self._read_event(event):
-                        has_text = True
-                        yield TextDelta(text)
+                    for delta in self._read_event(event, reader):
+                        yield delta
             finally:
                 await self.adapter.end_async(stream)
-            answer = self._join()
-        if delta := _text_not_streamed(answer, has_text=has_text):
-            yield delta
-        yield answer
+            last = self._join(reader)
+        for piece in last:
+            yield piece
 
-    def _read_event(self, event: AnyJson) -> str:
-        """Stores a stream event and returns its text; raises any failure that it reports."""
+    def _read_event(self, event: AnyJson, reader: DeltaReader) -> list[Delta]:
+        """Stores a stream event and returns its deltas; raises any failure that it reports."""
         if failure := reported_failure(event):
             raise error_from_failure(self.adapter.name, failure)
         self._events.append(event)
-        text = self.codec.read_text(event)
-        return text if self._thoughts is None else self._thoughts.feed(text)
+        return reader.read(event)
 
-    def _join(self) -> AssistantMessage:
-        self._answer = decode_reply(self.codec, self._events, streamed=True)
-        return self._answer
+    def _join(self, reader: DeltaReader) -> list[Delta | AssistantMessage]:
+        """Returns the answer, preceded by any part of it that was not streamed."""
+        answer = decode_reply(self.codec, self._events, streamed=True)
+        last: list[Delta | AssistantMessage] = []
+        if (streamed := sendable(reader.reasoning)) != answer.reasoning:
+            if answer.reasoning.startswith(streamed):
+                last.append(ReasoningDelta(answer.reasoning[len(streamed) :]))
+            else:  # the deltas must add up to the message's reasoning
+                answer = replace(answer, reasoning=streamed)
+        if answer.text and not reader.has_text and answer.finish != "refusal":
+            last.append(TextDelta(answer.text))
+        self._answer = answer
+        return [*last, answer]
 
     def _replies(
         self, body: JsonObject, deadline: Deadline | None, *, stream: bool
@@ -338,9 +339,3 @@ class _CodecConnection(Connection):
             if self._settings is not None:
                 self.codec.name_setting(translated, self._settings)
             raise translated from self.adapter.safe_cause(error)
-
-
-def _text_not_streamed(answer: AssistantMessage, *, has_text: bool) -> TextDelta | None:
-    """Returns the text of an answer that was not streamed even though a stream was requested."""
-    shown = has_text or not answer.text or answer.finish == "refusal"
-    return None if shown else TextDelta(answer.text)

@@ -9,7 +9,7 @@ from ..evaluation.config import with_settings
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
-from ..evaluation.response import AnswerRejected, TextDelta
+from ..evaluation.response import AnswerRejected, Delta, ReasoningDelta, TextDelta
 from ..limits import Clock, utc_now
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
@@ -132,7 +132,7 @@ class _FallbackConnection(Connection):
         self._connections = connections
         self._codes = codes
         self._current = 0
-        # Whether any of the last answer's text was shown and, if so, why that answer was discarded.
+        # Whether any of the last answer was shown and, if so, why that answer was discarded.
         self._shown = False
         self._discarded = ""
 
@@ -171,24 +171,24 @@ class _FallbackConnection(Connection):
 
     def ask_stream(
         self, request: ProviderRequest, /
-    ) -> Iterator[TextDelta | AnswerRejected | AssistantMessage]:
+    ) -> Iterator[Delta | AnswerRejected | AssistantMessage]:
         if self._discarded:
             yield AnswerRejected(self._discarded)
         self._discarded, self._shown = "", False
         for chunk in self._connection.ask_stream(self._with_settings(request)):
-            self._shown = self._shown or isinstance(chunk, TextDelta)
+            self._shown = self._shown or isinstance(chunk, TextDelta | ReasoningDelta)
             yield chunk
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
-    ) -> AsyncGenerator[TextDelta | AnswerRejected | AssistantMessage]:
+    ) -> AsyncGenerator[Delta | AnswerRejected | AssistantMessage]:
         if self._discarded:
             yield AnswerRejected(self._discarded)
         self._discarded, self._shown = "", False
         request = self._with_settings(request)
         async with aclosing(self._connection.ask_stream_async(request)) as chunks:
             async for chunk in chunks:
-                self._shown = self._shown or isinstance(chunk, TextDelta)
+                self._shown = self._shown or isinstance(chunk, TextDelta | ReasoningDelta)
                 yield chunk
 
     def close(self) -> None:

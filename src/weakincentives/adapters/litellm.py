@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Literal
 
+from ..citations import Citation
 from ..content import IMAGE_TYPES, Image, MediaSupport
 from ..errors import missing_extra
 from ..evaluation.errors import PromptEvaluationError
@@ -24,7 +25,9 @@ from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
 from ..model_settings import ModelSettings
 from ..redaction import Redactor, causes, credentials_in
+from ..serde import Json
 from .chat_completions import ChatCodec, text_of
+from .cited_text import read_citation
 from .codec import AnyJson, CodecOptions, JsonObject, PromptRole, merge_counts
 from .codec_adapter import AnyReply, CodecAdapter
 from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
@@ -126,7 +129,7 @@ class LiteLLMAdapter(CodecAdapter):
             instructions_role=instructions_role,
             # For most providers, LiteLLM moves system messages to the beginning or marks them.
             changes_role=None if is_own else "user",
-            profile=ServerProfile(strict="each" if is_own else "uniform", user_after_tool=is_own),
+            profile=_profile(provider, is_own=is_own),
             origin="/".join(filter(None, [provider, read_origin(base_url)])),
             structured_output=structured_output,
             extra=dict(options or {}),
@@ -258,6 +261,15 @@ class LiteLLMAdapter(CodecAdapter):
             self._internal.reset(token)
 
 
+def _profile(provider: str, *, is_own: bool) -> ServerProfile:
+    return ServerProfile(
+        strict="each" if is_own else "uniform",
+        user_after_tool=is_own,
+        # ai.google.dev, Grounding with Google Search: byte indices (gemini-cli#29039)
+        citations_in_bytes=provider.startswith(("gemini", "vertex")),
+    )
+
+
 def _provider_prefixes(provider: str) -> tuple[str, ...]:
     """Returns the prefixes for the provider's environment variables."""
     if not provider:
@@ -296,18 +308,51 @@ class _LiteLLMCodec(ChatCodec):
         ):
             return None
         extras: JsonObject = {}
+        citations: list[AnyJson] = []
         for choice in choices:
             if choice.get("index") == 0:
-                extras |= choice["delta"].pop("provider_specific_fields", None) or {}
+                added = choice["delta"].pop("provider_specific_fields", None) or {}
+                extras |= added
+                citations += [[added["citation"]]] if "citation" in added else []
         reply: AnyJson = super().join_events(events)
         for choice in reply["choices"] if reply else ():
             message = choice["message"]
             if blocks := _join_thinking(message.pop("thinking_blocks", ())):
                 message["thinking_blocks"] = blocks
             extras = {key: extras[key] for key in extras if key not in ("citation", *message)}
+            extras |= {"citations": citations} if citations else {}
             if extras:
                 message["provider_specific_fields"] = extras
         return reply
+
+    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
+        return tuple(
+            [
+                {key: value for key, value in item.items() if key != "provider_specific_fields"}
+                if isinstance(item, dict)
+                else item
+                for item in super().without_reasoning(items)
+            ]
+        )
+
+    def read_citations(
+        self, reply: JsonObject, cited: tuple[Citation, ...]
+    ) -> tuple[Citation, ...]:
+        """Returns the citations that LiteLLM gives for whole replies and streams alike.
+
+        For Perplexity, only whole replies have annotations, but both list the sources. Anthropic's
+        citations have no position in a stream.
+        """
+        if reply.get("citations"):
+            cited = ()
+        message = reply["choices"][0]["message"]
+        listed = (message.get("provider_specific_fields") or {}).get("citations")
+        blocks = listed if isinstance(listed, list) else []
+        found = [
+            read_citation(item) for block in blocks if isinstance(block, list) for item in block
+        ]
+        more = [citation for citation in found if citation is not None]
+        return tuple(dict.fromkeys([*super().read_citations(reply, cited), *more]))
 
 
 @dataclass(frozen=True, slots=True)

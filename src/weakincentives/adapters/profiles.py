@@ -79,9 +79,10 @@ DATABRICKS = replace(
     key_variable="DATABRICKS_TOKEN",
 )
 
-# api-docs.deepseek.com, Thinking Mode: reasoning must be sent back with calls (DeepSeek-V3#1053);
-# Strict Mode: only at another base URL. No `json_schema` (presenton#676), and `max_tokens`. The
-# settings are those of Create Chat Completion; reasoning is set by `thinking`.
+# api-docs.deepseek.com, Thinking Mode: reasoning must be sent back with calls (DeepSeek-V3#1053)
+# and is ignored without them; an empty text is accepted (2026-04, llmgateway#2093). Strict Mode:
+# only at another base URL. No `json_schema` (presenton#676), and `max_tokens`. The settings are
+# those of Create Chat Completion; reasoning is set by `thinking`.
 DEEPSEEK = replace(
     _WITHOUT_SCHEMAS,
     output_limit="max_tokens",
@@ -127,14 +128,16 @@ GROQ = replace(
     key_variable="GROQ_API_KEY",
 )
 
-# A message with calls must contain `reasoning_content` (librechat.ai, Moonshot; pi#3636). An output
-# schema and `strict`: UNVERIFIED. `thinking` sets reasoning (platform.kimi.ai, Model parameters);
-# `seed` and `parallel_tool_calls` are not documented.
+# A message with calls must contain `reasoning_content` (librechat.ai, Moonshot; pi#3636), and an
+# empty one counts as missing (2026-04, llmgateway#2093; 2026-05, pi#4178). An output schema and
+# `strict`: UNVERIFIED. `thinking` sets reasoning (platform.kimi.ai, Model parameters); `seed` and
+# `parallel_tool_calls` are not documented.
 KIMI = replace(
     _WITHOUT_SCHEMAS,
     unsupported_settings=_unsupported("parallel_tool_calls", "reasoning", "seed"),
     reasoning="require",
     reasoning_field="reasoning_content",
+    missing_reasoning="(no reasoning)",
     base_url="https://api.moonshot.ai/v1",
     key_variable="MOONSHOT_API_KEY",
 )

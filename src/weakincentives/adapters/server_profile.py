@@ -42,10 +42,12 @@ class ServerProfile:
     sent. `media_in_results` sends images and documents in a tool result instead of in a following
     user message. `named_results` sends the tool's name with the result. `reasoning` determines
     whether reasoning is sent back. With `"drop"`, only the documented fields of the model's
-    messages are sent. With `"require"`, a message with calls always contains reasoning, if
-    necessary a placeholder. `reasoning_field` is the field for reasoning, by default the one that
-    the server used. `think_tags` means that `<think>…</think>` at the beginning of a text is
-    reasoning.
+    messages are sent. With `"require"`, only messages with calls contain reasoning, and all of them
+    do: one that has none contains `missing_reasoning`. `reasoning_field` is the field for
+    reasoning, by default the one that the server used; if a message has both fields with different
+    texts, its `reasoning` is the text in this one. `think_tags` means that `<think>…</think>` at
+    the beginning of a text is reasoning. `citations_in_bytes` means that the positions of citations
+    count bytes of UTF-8.
 
     *Connection.* The server's URL is the adapter's `base_url`, if set; otherwise the value of
     `base_url_variable`, if set; otherwise the profile's `base_url`. A URL without a path gets the
@@ -73,7 +75,9 @@ class ServerProfile:
     named_results: bool = False
     reasoning: _Reasoning = "send"
     reasoning_field: Literal["reasoning", "reasoning_content"] | None = None
+    missing_reasoning: str = ""
     think_tags: bool = False
+    citations_in_bytes: bool = False
 
     base_url: str = ""
     base_url_variable: str = ""

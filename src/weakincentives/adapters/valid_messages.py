@@ -9,7 +9,7 @@ providers; a codec adds the rules for its own API.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import isfinite
 
@@ -27,6 +27,7 @@ from ..evaluation.messages import (
     sendable,
     unwrap_arguments,
 )
+from ..serde import Json
 
 __all__ = ["GO_ON", "NO_TEXT", "ValidMessages", "valid_arguments"]
 
@@ -51,12 +52,21 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 class ValidMessages:
     """Converts one conversation's messages to valid ones.
 
-    Only messages in the codec's `wire_format` keep the provider's items. Their call ids are kept if
-    they match `call_ids`.
+    Only messages in the codec's `wire_format` keep the provider's items, and only messages of the
+    same `model` keep the reasoning in them, which `without_reasoning` removes. Their call ids are
+    kept if they match `call_ids`.
     """
 
-    def __init__(self, wire_format: str = "", call_ids: str = r"(?s:.+)") -> None:
+    def __init__(
+        self,
+        wire_format: str = "",
+        call_ids: str = r"(?s:.+)",
+        model: str = "",
+        without_reasoning: Callable[[tuple[Json, ...]], tuple[Json, ...]] = lambda items: items,
+    ) -> None:
         self._wire_format = wire_format
+        self._model = model
+        self._without_reasoning = without_reasoning
         self._own_ids = re.compile(call_ids)
         self._sent_ids: set[str] = set()
         self._made_ids = 0
@@ -132,6 +142,8 @@ class ValidMessages:
     def _assistant(self, message: AssistantMessage) -> AssistantMessage:
         """Returns a valid answer; its `wire` is empty if it came from another provider."""
         own = message.wire_format == self._wire_format
+        if own and message.wire and not self._is_same_model(message):
+            message = replace(message, wire=self._without_reasoning(message.wire))
         if message.finish in _TRUNCATED:
             self._open = [(call.call_id, "") for call in message.tool_calls]
             text = "\n\n".join(filter(str.strip, [message.text, _TRUNCATED[message.finish]]))
@@ -144,6 +156,15 @@ class ValidMessages:
         items = message.wire if own else ()
         finish = message.finish if items or message.finish != "pause" else "stop"
         return replace(message, text=text, tool_calls=calls, wire=items, finish=finish)
+
+    def _is_same_model(self, message: AssistantMessage) -> bool:
+        """Returns whether the message is from the model that the request is for.
+
+        Messages from before 0.3 have only the name that the provider reported, such as a dated one.
+        """
+        if message.requested_model:
+            return message.requested_model == self._model
+        return message.model in self._model or self._model in message.model
 
     def _call(self, call: ToolCall, *, own: bool) -> ToolCall:
         sent_id, accepted = call.call_id, self._own_ids if own else _ID_FOR_ALL

@@ -21,6 +21,7 @@ from ..evaluation.response import (
     AnswerRejected,
     ApprovalRequested,
     Completed,
+    ReasoningDelta,
     Restarted,
     StreamEvent,
     TextDelta,
@@ -30,7 +31,7 @@ from ..evaluation.response import (
 from ..runtime.events import Compacted
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, write_file
-from .printing import printable, short_line
+from .printing import printable, short_line, source_line
 from .run_options import (
     Adapter,
     Api,
@@ -150,6 +151,7 @@ class _Screen:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._streams = sys.stdout.isatty()
         self._in_text = False  # whether the last output was the model's text
+        self._reasoning: list[str] = []  # the chunks of reasoning that is not complete
         self._turn_has_text = False
         if self.interactive:
             with suppress(ImportError):  # not available on Windows
@@ -175,11 +177,16 @@ class _Screen:
                 return line
 
     def show(self, event: StreamEvent[object]) -> None:  # noqa: C901 - one case for each event
-        """Shows one event of a turn."""
+        """Shows one event of a turn; reasoning is one line, written once it is complete."""
+        if self._reasoning and not isinstance(event, ReasoningDelta):
+            reasoning, self._reasoning = "".join(self._reasoning), []
+            self.write_lines([f"  thinks: {reasoning}"])
         match event:
             case TextDelta(text):
                 if self._streams:
                     self._write_text(text)
+            case ReasoningDelta(text):
+                self._reasoning.append(text)
             case ToolCallStarted(call):
                 self.write_lines([f"  {call.name} {call.arguments}"])
             case ToolCallFinished(call, message):
@@ -201,6 +208,7 @@ class _Screen:
                 if not self._in_text:
                     self._write_text(response.text)
                 self._end_line()
+                sys.stderr.writelines(map(source_line, response.citations))
 
     def ask(self, preview: Preview) -> Decision:
         """Asks the user about a tool call."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from .. import serde
+from ..citations import Citation
 from ..displays import HIDDEN, cut, escape_hidden
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "printable",
     "short_line",
     "single_line",
+    "source_line",
     "wide_console",
     "write_json",
 ]
@@ -35,6 +37,12 @@ def short_line(margin: str, text: str) -> str:
     """Formats `text` as one line after the margin; two leading spaces indent a step in a turn."""
     text = margin + "  " * text.startswith("  ") + single_line(text)
     return cut(text, _WIDTH - 1, counted=False)
+
+
+def source_line(citation: Citation) -> str:
+    """Returns a line with a source that the model cites; a long URL is not cut."""
+    url = citation.url if citation.name != citation.url else ""
+    return single_line(f"source: {citation.name} {url}") + "\n"
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from itertools import count
 from typing import assert_never
 
 from .. import serde
+from ..citations import Citation
 from ..errors import missing_extra
 from ..evaluation.conversation import Conversation
 from ..evaluation.errors import PromptEvaluationError
@@ -29,6 +30,7 @@ from ..evaluation.response import (
     ApprovalRequested,
     Completed,
     PromptResponse,
+    ReasoningDelta,
     Restarted,
     StreamEvent,
     TextDelta,
@@ -40,6 +42,7 @@ from ..limits import TokenUsage
 from ..prompt.template import AnyPrompt
 from ..protocols import StateView
 from ..runtime.events import Compacted
+from ..serde import Json
 
 try:
     from ag_ui import core as ag_ui
@@ -50,6 +53,7 @@ __all__ = ["AgUiRun", "earlier_conversation", "new_message"]
 
 type _AnyEvent = StreamEvent[object]
 type _Events = Sequence[ag_ui.Event]
+type _Written = ag_ui.AssistantMessage | ag_ui.ReasoningMessage
 
 _INTERRUPTED = "Interrupted: the tool may have run, or a part of it."
 
@@ -61,7 +65,8 @@ class AgUiRun:
     then `convert` for each event, and then `end`. However the run ends, every started message and
     tool call is ended, and every call has a result unless it is pending approval. If a restart or a
     rejection discards text, a `MESSAGES_SNAPSHOT` with all other messages removes it from the front
-    end. Restarts, rejections, tool changes and compactions are sent as activities.
+    end. Reasoning is a message of its own. Restarts, rejections, tool changes, compactions and the
+    final answer's citations are sent as activities.
 
     `messages` contains the messages in the front end's thread, including activities.
     """
@@ -72,7 +77,9 @@ class AgUiRun:
         self._earlier = tuple(request.messages)
         self._messages: list[ag_ui.Message] = []
         self._message: ag_ui.AssistantMessage | None = None  # contains the model's current answer
-        self._text: list[str] | None = None  # the chunks of an open text message
+        self._thought: ag_ui.ReasoningMessage | None = None  # the open reasoning message
+        self._written: list[_Written] = []  # the messages of the model's current answer
+        self._text: list[str] | None = None  # the chunks of the open text or reasoning message
         self._open_calls: dict[str, str] = {}  # AG-UI's ids for open calls, by the model's ids
         answered = {
             item.tool_call_id for item in self._earlier if isinstance(item, ag_ui.ToolMessage)
@@ -140,6 +147,8 @@ class AgUiRun:
         match event:
             case TextDelta(text):
                 return self._write(text)
+            case ReasoningDelta(text):
+                return self._think(text)
             case ToolCallStarted(call):
                 return [*self._end_text(), *self._start_call(call)]
             case ToolCallFinished(call, message):
@@ -161,14 +170,15 @@ class AgUiRun:
             case ToolsRemoved(names):
                 return self._report("tools_removed", names=list(names))
             case AnswerRejected(reason):
-                discarded = [] if self._message is None else [self._message]
                 return [
-                    *self._remove_text(discarded),
+                    *self._remove_text(self._written),
                     *self._report("answer_rejected", reason=reason),
                 ]
             case Restarted(keys, reason):
                 discarded = [
-                    item for item in self._messages if isinstance(item, ag_ui.AssistantMessage)
+                    item
+                    for item in self._messages
+                    if isinstance(item, ag_ui.AssistantMessage | ag_ui.ReasoningMessage)
                 ]
                 sections = list(keys)
                 return [
@@ -219,6 +229,10 @@ class AgUiRun:
         events = [*self._end_text(), *self._answer_open_calls()]
         if response.text and not (self._message and self._message.content):
             events += [*self._write(response.text), *self._end_text()]
+        if response.citations:
+            listed = [_citation(citation) for citation in response.citations]
+            message_id = self._message.id if self._message else ""
+            events += self._report("citations", message_id=message_id, citations=listed)
         self.ended = True
         finished = self._finished(ag_ui.RunFinishedSuccessOutcome())
         finished.usage = _usage(response.usage)
@@ -236,28 +250,63 @@ class AgUiRun:
         text = sendable(text)
         if not text:
             return []
-        message, started = self._message, list[ag_ui.Event]()
+        started = list[ag_ui.Event](self._end_text() if self._thought else ())
+        message = self._message
         if message is None or self._text is None:
             self._text, message = [], self._begin_message()
-            started = [ag_ui.TextMessageStartEvent(message_id=message.id, role="assistant")]
+            started += [ag_ui.TextMessageStartEvent(message_id=message.id, role="assistant")]
         self._text.append(text)
         return [*started, ag_ui.TextMessageContentEvent(message_id=message.id, delta=text)]
+
+    def _think(self, text: str) -> _Events:
+        text = sendable(text)
+        if not text:
+            return []
+        thought, started = self._thought, list[ag_ui.Event]()
+        if thought is None or self._text is None:
+            started += self._end_text()
+            thought = ag_ui.ReasoningMessage(id=self._unused_id(), content="")
+            self._text, self._thought = [], thought
+            self._messages.append(thought)
+            self._written.append(thought)
+            started += [
+                ag_ui.ReasoningStartEvent(message_id=thought.id),
+                ag_ui.ReasoningMessageStartEvent(message_id=thought.id, role="reasoning"),
+            ]
+        self._text.append(text)
+        return [*started, ag_ui.ReasoningMessageContentEvent(message_id=thought.id, delta=text)]
 
     def _begin_message(self) -> ag_ui.AssistantMessage:
         self._message = ag_ui.AssistantMessage(id=self._unused_id())
         self._messages.append(self._message)
+        self._written.append(self._message)
         return self._message
 
+    def _end_message(self) -> None:
+        """Ends the model's current answer; its next text belongs to a new message."""
+        self._message, self._written = None, []
+
     def _keep_text(self) -> None:
-        if self._text is not None and self._message is not None:
-            self._message.content = "".join(self._text)
+        message = self._thought or self._message
+        if self._text is not None and message is not None:
+            message.content = "".join(self._text)
 
     def _end_text(self) -> _Events:
-        if self._text is None or self._message is None:
+        """Returns the events that end the open message, a text or reasoning."""
+        if self._text is None:
             return []
         self._keep_text()
-        self._text = None
-        return [ag_ui.TextMessageEndEvent(message_id=self._message.id)]
+        self._text, thought, self._thought = None, self._thought, None
+        if thought is not None:
+            return [
+                ag_ui.ReasoningMessageEndEvent(message_id=thought.id),
+                ag_ui.ReasoningEndEvent(message_id=thought.id),
+            ]
+        return (
+            []
+            if self._message is None
+            else [ag_ui.TextMessageEndEvent(message_id=self._message.id)]
+        )
 
     def _start_call(self, call: ToolCall) -> _Events:
         if call.call_id in self._open_calls:
@@ -294,7 +343,7 @@ class AgUiRun:
         )
         self._messages.append(message)
         if not self._open_calls:
-            self._message = None  # the model's next text belongs to a new message
+            self._end_message()
         result = ag_ui.ToolCallResultEvent(
             message_id=message.id, tool_call_id=message.tool_call_id, content=message.content
         )
@@ -309,16 +358,17 @@ class AgUiRun:
             for event in self._finish_call(call_id, _INTERRUPTED, success=False)
         ]
 
-    def _remove_text(self, discarded: Iterable[ag_ui.AssistantMessage]) -> _Events:
+    def _remove_text(self, discarded: Sequence[_Written]) -> _Events:
         """Returns the events that remove the text of discarded messages from the front end."""
         events = [*self._end_text(), *self._answer_open_calls()]
-        self._message = None
         removed = [message for message in discarded if message.content]
+        self._end_message()
         if not removed:
             return events
         for message in removed:
-            message.content = None
-            if not message.tool_calls:
+            if isinstance(message, ag_ui.AssistantMessage) and message.tool_calls:
+                message.content = None
+            else:
                 self._messages.remove(message)
         # A front end keeps its own activities if a snapshot contains none.
         messages: list[ag_ui.Message] = [
@@ -326,7 +376,7 @@ class AgUiRun:
         ]
         return [*events, ag_ui.MessagesSnapshotEvent(messages=messages)]
 
-    def _report(self, kind: str, **content: int | str | list[str]) -> _Events:
+    def _report(self, kind: str, **content: int | str | list[str] | list[Json]) -> _Events:
         """Returns the events for an activity, which is not part of the model's messages."""
         sent = {
             name: sendable(value) if isinstance(value, str) else value
@@ -430,6 +480,18 @@ def _call_ids(messages: Iterable[ag_ui.Message]) -> Iterator[str]:
     for message in messages:
         if isinstance(message, ag_ui.AssistantMessage):
             yield from [call.id for call in message.tool_calls or ()]
+
+
+def _citation(citation: Citation) -> Json:
+    """Returns a citation as JSON; its URL is empty if it is not an HTTP or HTTPS URL."""
+    return {
+        "url": sendable(citation.link),
+        "title": sendable(citation.title),
+        "source": sendable(citation.source),
+        "quote": sendable(citation.quote),
+        "start": citation.start,
+        "end": citation.end,
+    }
 
 
 def _usage(usage: TokenUsage) -> list[ag_ui.TokenUsage]:

@@ -40,7 +40,15 @@ from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import ProviderRequest, RunConfig
 from .logged_run import Rendered
 from .messages import AssistantMessage
-from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
+from .response import (
+    AnswerRejected,
+    Completed,
+    Delta,
+    PromptResponse,
+    ReasoningDelta,
+    StreamEvent,
+    TextDelta,
+)
 from .run_log import LogSink, OpenCall, RunLog
 from .suspension import Suspension
 
@@ -371,18 +379,22 @@ class Connection(Protocol):
 
     def ask_stream(
         self, request: ProviderRequest, /
-    ) -> Iterator[TextDelta | AnswerRejected | AssistantMessage]:
-        """Yields chunks of the model's text, then the message; yields one chunk by default."""
+    ) -> Iterator[Delta | AnswerRejected | AssistantMessage]:
+        """Yields chunks of reasoning and text, then the message; one chunk of each by default."""
         answer = self.ask(request)
+        if answer.reasoning:
+            yield ReasoningDelta(answer.reasoning)
         if answer.text:
             yield TextDelta(answer.text)
         yield answer
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
-    ) -> AsyncGenerator[TextDelta | AnswerRejected | AssistantMessage]:
+    ) -> AsyncGenerator[Delta | AnswerRejected | AssistantMessage]:
         """Like `ask_stream`, without blocking the event loop."""
         answer = await self.ask_async(request)
+        if answer.reasoning:
+            yield ReasoningDelta(answer.reasoning)
         if answer.text:
             yield TextDelta(answer.text)
         yield answer

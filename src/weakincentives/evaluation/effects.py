@@ -32,7 +32,7 @@ from ..cancellation import is_foreign
 from ..event_loops import call_in_thread, closing_shielded, run_to_end, threads, wait_for_all
 from .adapter import Connection
 from .messages import AssistantMessage
-from .response import Completed, Progress, TextDelta
+from .response import Completed, Progress, ReasoningDelta, TextDelta
 
 __all__ = [
     "Ask",
@@ -88,7 +88,7 @@ class Ask[Request]:
         if self.shown is not None:
             if isinstance(piece, TextDelta):
                 self.shown.append(piece.text)
-            else:
+            elif not isinstance(piece, ReasoningDelta):
                 self.shown.clear()
 
 

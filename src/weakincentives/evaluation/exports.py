@@ -1,5 +1,6 @@
 """The public names of `weakincentives.evaluation`."""
 
+from ..citations import Citation
 from ..locks import ConcurrentRunError
 from .adapter import Connection, ProviderAdapter
 from .approval import Approve, Approver, Change, Decision, Deny, Preview, ReplaceArguments
@@ -27,6 +28,7 @@ from .response import (
     Completed,
     Execution,
     PromptResponse,
+    ReasoningDelta,
     Restarted,
     StreamEvent,
     TextDelta,
@@ -49,6 +51,7 @@ __all__ = [
     "Change",
     "ChangedRunError",
     "Chat",
+    "Citation",
     "Compaction",
     "Completed",
     "ConcurrentRunError",
@@ -73,6 +76,7 @@ __all__ = [
     "PromptResponse",
     "ProviderAdapter",
     "ProviderRequest",
+    "ReasoningDelta",
     "ReplaceArguments",
     "Restarted",
     "Run",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
+from ..citations import Citation
 from ..content import Content, ContentStore, Document, Image, media_in, text_of
 from ..limits import TokenUsage
 from ..prompt.errors import VisibilityExpansionRequired
@@ -97,9 +98,14 @@ class UserMessage:
 class AssistantMessage:
     """The model's answer.
 
+    `reasoning` is the reasoning that the provider shows, such as a summary or thinking text. A
+    blank line separates its parts, and `(hidden)` replaces a part that the provider sends in
+    encrypted form. `citations` refer to passages of `text`.
+
     `wire` contains the provider's own items. Providers that use `wire_format` receive them
-    unchanged; other providers receive text and calls. `model` is the model name reported by the
-    provider, or empty if there is none.
+    unchanged; other providers receive text and calls. `requested_model` is the model that the
+    request named: only this model receives the reasoning in `wire` again. `model` is the model name
+    reported by the provider, or empty if there is none.
     """
 
     text: str = ""
@@ -109,6 +115,9 @@ class AssistantMessage:
     wire: tuple[Json, ...] = ()
     model: str = ""
     wire_format: str = ""
+    requested_model: str = ""
+    reasoning: str = ""
+    citations: tuple[Citation, ...] = ()
     kind: Literal["assistant"] = field(default="assistant", repr=False)
 
 
@@ -284,5 +293,21 @@ def unwrap_arguments(text: str) -> str:
 def without_surrogates(answer: AssistantMessage) -> AssistantMessage:
     """Returns `answer` without lone surrogates; returns the same object if there are none."""
     calls = [ToolCall(*map(sendable, astuple(call))) for call in answer.tool_calls]
-    sent = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
+    citations = [
+        replace(
+            item,
+            url=sendable(item.url),
+            title=sendable(item.title),
+            source=sendable(item.source),
+            quote=sendable(item.quote),
+        )
+        for item in answer.citations
+    ]
+    sent = replace(
+        answer,
+        text=sendable(answer.text),
+        tool_calls=tuple(calls),
+        reasoning=sendable(answer.reasoning),
+        citations=tuple(citations),
+    )
     return answer if sent == answer else sent

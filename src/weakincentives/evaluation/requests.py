@@ -169,6 +169,8 @@ class ProviderRequests:
                         tool_calls=len(answer.tool_calls),
                         error=None if failure is None else f"{type(failure).__name__}: {failure}",
                         text=answer.text,
+                        reasoning=answer.reasoning,
+                        citations=answer.citations,
                         model=answer.model or model,
                         cost=prices(answer.usage, answer.model or model)
                         if prices and (failure is None or answer.usage.total_tokens)
@@ -210,7 +212,7 @@ class ProviderRequests:
         if answer is None:
             name = type(self._connection).__name__
             raise TypeError(f"the stream of {name} must end with a complete AssistantMessage")
-        is_ascii = answer.text.isascii()
+        is_ascii = not answer.citations and (answer.text + answer.reasoning).isascii()
         for call in answer.tool_calls:
             texts = call.call_id, call.name, call.arguments
             is_ascii = is_ascii and "".join(texts).isascii()

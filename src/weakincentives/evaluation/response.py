@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ..citations import Citation
 from ..displays import code_block, code_span, markdown, one_line
 from ..generics import Parametrized
 from ..limits import TokenUsage
@@ -10,16 +11,25 @@ from ..protocols import SessionProtocol
 from ..runtime.events import AnswerRejected, Compacted
 from .approval import Preview
 from .conversation import Conversation
-from .messages import Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved
+from .messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+)
 
 __all__ = [
     "AnswerRejected",
     "ApprovalRequested",
     "Completed",
+    "Delta",
     "Execution",
     "Expansion",
     "Progress",
     "PromptResponse",
+    "ReasoningDelta",
     "Restarted",
     "StreamEvent",
     "TextDelta",
@@ -70,6 +80,30 @@ class PromptResponse[Out](Parametrized):
         """The messages of the conversation."""
         return () if self.conversation is None else self.conversation.messages
 
+    @property
+    def reasoning(self) -> str:
+        """The reasoning that the provider shows for the final answer."""
+        return "\n\n".join(filter(None, [answer.reasoning for answer in self._answers()]))
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The sources that the final answer cites; the passages are in the model's own text."""
+        citations: list[Citation] = []
+        offset = 0
+        for answer in self._answers():
+            citations += [citation.moved(offset) for citation in answer.citations]
+            offset += len(answer.text)
+        return tuple(citations)
+
+    def _answers(self) -> list[AssistantMessage]:
+        """Returns the final answer, preceded by its parts before pauses."""
+        answers: list[AssistantMessage] = []
+        for message in reversed(self.transcript):
+            if not isinstance(message, AssistantMessage) or (answers and message.finish != "pause"):
+                break
+            answers.insert(0, message)
+        return answers
+
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
@@ -111,6 +145,16 @@ class Execution[Out]:
         return self.response.text
 
     @property
+    def reasoning(self) -> str:
+        """The reasoning that the provider shows for the final answer."""
+        return self.response.reasoning
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The sources that the final answer cites."""
+        return self.response.citations
+
+    @property
     def conversation(self) -> Conversation | None:
         """The conversation, which a later run can continue."""
         return self.response.conversation
@@ -131,6 +175,20 @@ class TextDelta:
     """A chunk of the text that the model is writing."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A chunk of the reasoning that the provider shows; never empty.
+
+    The chunks of one answer add up to its message's `reasoning`.
+    """
+
+    text: str
+
+
+type Delta = TextDelta | ReasoningDelta
+"""A chunk of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +231,7 @@ class Completed[Out](Parametrized):
 
 type Progress = (
     TextDelta
+    | ReasoningDelta
     | ToolCallStarted
     | ToolCallFinished
     | ApprovalRequested

@@ -169,6 +169,8 @@ class _EntryReader:
             error=failure.message if failure else None,
             text=arrived.text if arrived else "",
             model=arrived.model if arrived else "",
+            reasoning=arrived.reasoning if arrived else "",
+            citations=arrived.citations if arrived else (),
             cost=cost if reply.usage.total_tokens else None,
             **self._ids,
         )

@@ -189,13 +189,31 @@ function fill(turn) {
 function turnView(turn) {
   const body = data(`t${turn.run}-${turn.number}`);
   const {rejected} = turn.entry;
+  const {reasoning, citations} = body.requests.at(-1) || {};
   return make(
     "div",
     {class: rejected ? "body rejected" : "body"},
     body.requests.map((request) => block(requestLine(request), "quiet said")),
+    reasoning ? folded("Reasoning", () => block(reasoning)) : null,
     body.text ? jsonBlock(body.text, "said model") : null,
+    (citations || []).map((citation) => sourceView(citation, body.text)),
     body.steps.map((step) => safely(() => stepView(turn.run, step))),
     inlineChanges(body.steps),
+  );
+}
+
+/** A source, with a link if its URL is an HTTP or HTTPS URL, and the passage that cites it. */
+function sourceView({url, title, source, start, end}, text) {
+  const name = title || url || source || "source";
+  const isLink = ["http", "https"].includes((url || "").split(":")[0].toLowerCase());
+  const link = {href: url, rel: "noopener noreferrer", target: "_blank", title: url};
+  // Positions count code points, but JavaScript counts UTF-16 code units.
+  const passage = Number.isInteger(start) ? [...text].slice(start, end).join("") : "";
+  return make(
+    "p",
+    {class: "source"},
+    isLink ? make("a", link, name) : name,
+    passage ? make("small", {}, ` · “${passage.slice(0, 200)}”`) : null,
   );
 }
 

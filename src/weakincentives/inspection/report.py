@@ -17,6 +17,7 @@ from html import escape
 from math import isfinite
 from pathlib import Path
 
+from ..citations import Citation
 from ..content import ContentError, ContentStore, Image
 from ..displays import cut, escape_hidden
 from ..serde.json_types import AnyJson
@@ -328,8 +329,10 @@ def _static_evaluation(evaluation: RunEvaluation) -> Iterator[str]:
         yield "<details><summary>"
         lines = [step.line for step in turn.requests] or ["before the first request"]
         yield "<br>".join(map(_text, lines)) + "</summary>\n"
+        yield from _folded("Reasoning", [_pre(turn.reasoning)] if turn.reasoning else [])
         if turn.text:
             yield f"<p>{'rejected' if turn.rejected else 'says'}:</p>{_pre(turn.text)}"
+        yield from map(_static_source, turn.citations)
         yield from _static_steps(turn.steps)
         yield "</details>\n"
     for inner in evaluation.unfinished:
@@ -352,6 +355,16 @@ def _static_steps(steps: Iterable[RunStep]) -> Iterator[str]:
         else:
             pieces += [_pre(preview) for preview in _previews(record)]
         yield from _folded(step.line, pieces) if pieces else [f"<p>{_text(step.line)}</p>\n"]
+
+
+def _static_source(citation: Record) -> str:
+    """Returns a source as a paragraph, with a link if its URL may be linked to."""
+    url, title, file_id = (str(citation.get(name) or "") for name in ("url", "title", "source"))
+    source = Citation(url=url, title=title, source=file_id)
+    if link := source.link:
+        rel = "noopener noreferrer"
+        return f'<p>cites: <a href="{escape(link)}" rel="{rel}">{_text(source.name)}</a></p>\n'
+    return f"<p>cites: {_text(source.name)}</p>\n"
 
 
 def _previews(record: Record) -> list[object]:

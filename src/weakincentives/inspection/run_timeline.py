@@ -71,14 +71,16 @@ class RunTurn:
     """A request and all steps up to the next request.
 
     `requests` contains several steps if adapters fell back. It is empty if a resumed run starts
-    with calls that were pending. `tools` are the tools that the model could call, and `text` is the
-    model's text.
+    with calls that were pending. `tools` are the tools that the model could call, `text` is the
+    model's text, and `reasoning` and `citations` are those of its message.
     """
 
     requests: list[RunStep]
     sections: tuple[RunSection, ...]
     tools: frozenset[str]
     text: str = ""
+    reasoning: str = ""
+    citations: list[Record] = field(default_factory=list[Record])
     rejected: bool = False
     steps: list[RunStep] = field(default_factory=list[RunStep])
 
@@ -180,8 +182,8 @@ class LoggedRun:
             case "PromptRendered":
                 texts = {"changed": record.get("changes"), "user": record.get("message")}
                 lines += [Line(depth, f"  {name}: {text}") for name, text in texts.items() if text]
-            case "ProviderCalled" if record.get("text") and record["tool_calls"]:
-                lines.append(Line(depth, f"  says: {record['text']}"))
+            case "ProviderCalled":
+                lines += [Line(depth, text) for text in _message_lines(record)]
             case _:
                 pass
         _add_step(evaluation, step)
@@ -242,7 +244,8 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
             else:
                 turn = RunTurn([step], evaluation.sections, evaluation.tools)
                 evaluation.turns.append(turn)
-            turn.text = record.get("text", "")
+            turn.text, turn.reasoning = record.get("text", ""), record.get("reasoning", "")
+            turn.citations = record.get("citations") or []
             return
         case "ToolInvoked":
             _apply_disclosure(evaluation, record, turn.number if turn else 0)
@@ -267,6 +270,17 @@ def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
             pass
     step.evaluations, evaluation.unfinished = evaluation.unfinished, []
     (turn or evaluation).steps.append(step)
+
+
+def _message_lines(record: Record) -> Iterator[str]:
+    """Yields a message's reasoning, its text next to calls, and the sources that it cites."""
+    if record.get("reasoning"):
+        yield f"  thinks: {record['reasoning']}"
+    if record.get("text") and record["tool_calls"]:
+        yield f"  says: {record['text']}"
+    for source in record.get("citations") or ():
+        names = [source.get(name) for name in ("title", "url")]
+        yield f"  cites: {' '.join(filter(None, names)) or source.get('source', '')}"
 
 
 def _last_turn(evaluation: RunEvaluation, record: Record) -> RunTurn | None:

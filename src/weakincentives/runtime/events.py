@@ -12,6 +12,7 @@ from os import urandom
 from time import time
 from typing import Literal, TypedDict
 
+from ..citations import Citation
 from ..content import Document, Image
 from ..limits import TokenUsage, utc_now
 from ..protocols import EventBus, ToolOutcome
@@ -157,8 +158,9 @@ class ProviderCalled(Event):
     """A request to the provider ended, after `seconds` of wall-clock time.
 
     `error` is the text of the failure, or `None`. `text` is the model's text, either as an answer
-    or alongside tool calls. `model` is the model name reported by the provider, or the name in the
-    request if the provider does not report one. `cost` is in dollars, calculated with
+    or alongside tool calls; `reasoning` is the reasoning that the provider shows, and `citations`
+    are the sources that the text cites. `model` is the model name reported by the provider, or the
+    name in the request if the provider does not report one. `cost` is in dollars, calculated with
     `RunConfig.prices`, or `None` if it is unknown.
     """
 
@@ -172,6 +174,8 @@ class ProviderCalled(Event):
     text: str = field(default="", repr=False)
     model: str = ""
     cost: float | None = None
+    reasoning: str = field(default="", repr=False)
+    citations: tuple[Citation, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

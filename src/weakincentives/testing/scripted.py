@@ -1,13 +1,14 @@
 """An adapter with a scripted model, but the same loop, executor and events as real adapters."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from textwrap import shorten
 
 from .. import serde
 from ..adapters.core import Connection, LoopAdapter
+from ..citations import Citation
 from ..content import MAX_CONTENT_BYTES, Media, MediaSupport, text_of
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import (
@@ -31,13 +32,26 @@ class ScriptExhaustedError(AssertionError):
     """The adapter received more requests than its script has replies."""
 
 
-def say(output: object = "done", *, usage: TokenUsage | None = None) -> AssistantMessage:
+def say(
+    output: object = "done",
+    *,
+    usage: TokenUsage | None = None,
+    reasoning: str = "",
+    citations: Sequence[Citation] = (),
+) -> AssistantMessage:
     """Returns the model's final reply: a text, or a value as JSON."""
     text = output if isinstance(output, str) else serde.dump_json(output)
-    return AssistantMessage(text=text, usage=usage or TokenUsage(10, 5))
+    return AssistantMessage(
+        text=text,
+        usage=usage or TokenUsage(10, 5),
+        reasoning=reasoning,
+        citations=tuple(citations),
+    )
 
 
-def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> AssistantMessage:
+def call(
+    *calls: tuple[str, object], usage: TokenUsage | None = None, reasoning: str = ""
+) -> AssistantMessage:
     """Returns a reply with tool calls; each call is a pair of name and arguments.
 
     Arguments are a dict, a params dataclass or JSON text. The adapter adds call ids when it plays
@@ -56,6 +70,7 @@ def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> Assista
         tool_calls=tuple(ToolCall("", name, _json(arguments)) for name, arguments in calls),
         finish="tool_calls",
         usage=usage or TokenUsage(10, 5),
+        reasoning=reasoning,
     )
 
 

@@ -6,7 +6,7 @@ them.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -17,6 +17,8 @@ from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
 from ...model_settings import CacheTTL, ModelSettings
 from ...prompt.registry import RESERVED_TOOL_NAMES
+from ...serde import Json
+from ..cited_text import CitedText
 from ..claude_media import CLAUDE_MEDIA, MAX_IMAGES, MAX_MEDIA_CHARS, encode_claude_media
 from ..codec import (
     AnyJson,
@@ -29,6 +31,7 @@ from ..codec import (
     read_finish,
     read_hour_writes,
 )
+from ..deltas import HIDDEN, ReasoningPiece, thinking_pieces
 from ..provider_errors import (
     error_from_failure,
     error_from_reply,
@@ -388,12 +391,12 @@ class MessagesCodec(Codec):
             case _:
                 reason = "content or stop_reason is missing"
                 raise error_from_reply(self.provider, reason, of_this_api=False)
-        texts: list[str] = []
+        cited = CitedText()
         calls: list[ToolCall] = []
         for index, block in enumerate(blocks):
             match block:
                 case {"type": "text", "text": str() as text}:
-                    texts.append(text)
+                    cited.add(text, block.get("citations"), whole_part=True)
                 case {"type": "text", "text": value} if value is not None:
                     raise error_from_reply(self.provider, "a text block's text is not a string")
                 case {"type": "tool_use"}:
@@ -405,16 +408,24 @@ class MessagesCodec(Codec):
                 case _:
                     raise error_from_reply(self.provider, "a block has no type")
         finish = read_finish(self.provider, reason, calls)
-        if finish == "refusal" and not texts:
-            texts.append(str((reply.get("stop_details") or {}).get("explanation") or ""))
+        text = cited.text
+        if finish == "refusal" and not text:
+            text = str((reply.get("stop_details") or {}).get("explanation") or "")
+        starts = [
+            {"type": "content_block_start", "index": index, "content_block": block}
+            for index, block in enumerate(blocks)
+        ]
         return AssistantMessage(
-            text="".join(texts),
+            text=text,
             tool_calls=tuple(calls),
             finish=finish,
             usage=self.usage_of([reply]),
             wire=tuple(blocks),
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
+            requested_model=self.options.model,
+            reasoning=self.reasoning_in(starts),
+            citations=cited.citations(cited.text),
         )
 
     def read_text(self, event: AnyJson) -> str:
@@ -426,6 +437,30 @@ class MessagesCodec(Codec):
                 return text
             case _:
                 return ""
+
+    def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
+        match event:
+            case {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}:
+                return [ReasoningPiece("blocks", f"{event.get('index')}", HIDDEN)]
+            case {
+                "type": "content_block_start",
+                "content_block": {"type": "thinking"} as block,
+            } | {
+                "type": "content_block_delta",
+                "delta": {"type": "thinking_delta" | "signature_delta"} as block,
+            }:
+                return thinking_pieces(block, f"{event.get('index')}")
+            case _:
+                return ()
+
+    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
+        return tuple(
+            [
+                item
+                for item in items
+                if not isinstance(item, dict) or item.get("type") not in _THINKING
+            ]
+        )
 
     def join_events(self, events: list[AnyJson]) -> object:
         reply: JsonObject | None = None

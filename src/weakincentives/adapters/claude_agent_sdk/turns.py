@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from dataclasses import astuple, replace
 from typing import Any
 
+from ...citations import Citation
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall
 from ...limits import TokenUsage
+from ..cited_text import read_citation
 from ..codec import AnyJson, JsonObject, read_count, read_hour_writes
+from ..deltas import HIDDEN
 from ..provider_errors import error_from_reply, error_from_request, error_from_status
 from .bridge import Bridge
 
@@ -45,6 +48,8 @@ class TurnReader:
     def begin(self) -> None:
         """Discards the previous message's parts; the next part starts a new message."""
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._citations: list[Citation] = []
         self._calls: list[ToolCall] = []
         self._usage: JsonObject = {}
         self._model = ""
@@ -83,10 +88,8 @@ class TurnReader:
             return None
         usage = _usage(self._usage, _TURN_COUNTS)
         self._reported += usage
-        text, calls = "".join(self._texts), tuple(self._calls)
-        return AssistantMessage(
-            text=text, tool_calls=calls, finish="tool_calls", usage=usage, model=self._model
-        )
+        calls = tuple(self._calls)
+        return self._message("".join(self._texts), "tool_calls", usage, calls)
 
     def _read_event(self, event: AnyJson) -> None:
         match event:
@@ -95,6 +98,11 @@ class TurnReader:
                 self._usage, self._streaming = usage, True
             case {"type": "message_delta", "usage": dict() as usage}:
                 self._usage |= {name: count for name, count in usage.items() if count is not None}
+            case {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}:
+                self._thoughts.append(HIDDEN)
+            case {"type": "content_block_delta", "delta": {"citation": dict() as cited}}:
+                if citation := read_citation(cited):
+                    self._citations.append(citation)
             case {"type": "message_stop"}:  # also sent for a stream that ended early
                 self._streaming, self._complete = False, True
             case _:
@@ -108,6 +116,9 @@ class TurnReader:
             match block:
                 case sdk.TextBlock(text=str() as text):
                     self._texts.append(text)
+                case sdk.ThinkingBlock(thinking=str() as thought, signature=signature):
+                    if thought or signature:
+                        self._thoughts.append(thought or HIDDEN)
                 case sdk.ToolUseBlock(name=name) if name == OUTPUT_TOOL:
                     pass
                 case sdk.ToolUseBlock(id=str() as call_id, name=str() as name):
@@ -142,7 +153,20 @@ class TurnReader:
             reasoning_tokens=last.reasoning_tokens,
             cache_write_1h_tokens=last.cache_write_1h_tokens,
         )
-        return AssistantMessage(text=text, finish=finish, usage=usage, model=self._model)
+        return self._message(text, finish, usage)
+
+    def _message(
+        self, text: str, finish: Finish, usage: TokenUsage, calls: tuple[ToolCall, ...] = ()
+    ) -> AssistantMessage:
+        return AssistantMessage(
+            text=text,
+            tool_calls=calls,
+            finish=finish,
+            usage=usage,
+            model=self._model,
+            reasoning="\n\n".join(self._thoughts),
+            citations=tuple(dict.fromkeys(self._citations)),
+        )
 
     def _failure(self, result: AnySDK) -> PromptEvaluationError:
         """Returns the error for a failed result, even though its `subtype` is usually "success"."""

@@ -1,13 +1,16 @@
 """The Responses codec, for OpenAI's own API, which can add tools during the conversation."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, MediaSupport, Part
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
+from ...serde import Json
+from ..cited_text import CitedText
 from ..codec import AnyJson, Codec, CodecOptions, JsonObject, read_call, read_counts, read_usage
+from ..deltas import ReasoningPiece
 from ..provider_errors import (
     error_from_failure,
     error_from_reply,
@@ -75,6 +78,25 @@ class ResponsesCodec(Codec):
             case _:
                 return ""
 
+    def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
+        match event:
+            case {"type": "response.output_item.done", "item": {"type": "reasoning"} as item}:
+                return _summary_pieces(item, _place(event, item.get("id")))
+            case {"type": str() as kind} if kind.startswith("response.reasoning_"):
+                return _reasoning_pieces(kind, event)
+            case _:
+                return ()
+
+    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
+        """Returns the items without reasoning, and without the ids that refer to it."""
+        kept: list[Json] = []
+        for item in items:
+            if not isinstance(item, dict):
+                kept.append(item)
+            elif item.get("type") != "reasoning":
+                kept.append({key: value for key, value in item.items() if key != "id"})
+        return tuple(kept)
+
     def join_events(self, events: list[AnyJson]) -> object:
         """Returns the reply in the last event, with items from earlier events if it has none."""
         items: list[AnyJson] = []
@@ -118,13 +140,12 @@ class ResponsesCodec(Codec):
                 pass
             case _:
                 raise error_from_reply(self.provider, "no output items", of_this_api=False)
-        texts: list[str] = []
-        refusals: list[str] = []
+        cited, refusals = CitedText(), list[str]()
         calls: list[ToolCall] = []
         for index, item in enumerate(items):
             match item:
                 case {"type": "message", "content": parts} if parts is not None:
-                    self._read_parts(parts, texts, refusals)
+                    self._read_parts(parts, cited, refusals)
                 case {"type": "function_call"}:
                     fields = (item.get(key) for key in ("call_id", "name", "arguments"))
                     fallback_id = f"c{len(self.items):05}{index:03}"
@@ -137,14 +158,22 @@ class ResponsesCodec(Codec):
                     pass  # reasoning and built-in tool items are sent back unchanged
                 case _:
                     raise error_from_reply(self.provider, "an output item has no type")
+        text = "".join(refusals) or self.shown(cited.text)
+        done = [
+            {"type": "response.output_item.done", "output_index": index, "item": item}
+            for index, item in enumerate(items)
+        ]
         return AssistantMessage(
-            text=self.shown("".join(refusals or texts)),
+            text=text,
             tool_calls=tuple(calls),
             finish="refusal" if refusals else self._finish(reply, calls),
             usage=self.usage_of([reply]),
             wire=tuple(items),
             model=str(reply.get("model") or ""),
             wire_format=self.wire_format,
+            requested_model=self.options.model,
+            reasoning=self.reasoning_in(done, cited.text),
+            citations=() if refusals else cited.citations(text),
         )
 
     def _finish(self, reply: JsonObject, calls: list[ToolCall]) -> Finish:
@@ -156,14 +185,14 @@ class ResponsesCodec(Codec):
             case _:
                 return "tool_calls" if calls else "stop"
 
-    def _read_parts(self, parts: AnyJson, texts: list[str], refusals: list[str]) -> None:
-        """Adds a message's texts to `texts`, and its refusals to `refusals`."""
+    def _read_parts(self, parts: AnyJson, cited: CitedText, refusals: list[str]) -> None:
+        """Adds a message's texts to `cited`, and its refusals to `refusals`."""
         if not isinstance(parts, list):
             raise error_from_reply(self.provider, "the content of a message is not a list")
         for part in parts:
             match part:
                 case {"type": "output_text" | "text", "text": str() as text}:
-                    texts.append(text)
+                    cited.add(text, part.get("annotations"))
                 case {"type": "refusal", "refusal": str() as text}:
                     refusals.append(text)
                 case {"type": "output_text", "text": value} if value is not None:
@@ -266,6 +295,45 @@ class ResponsesCodec(Codec):
 
 def _encode_call(call: ToolCall) -> JsonObject:
     return {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+
+
+def _place(event: JsonObject, item_id: AnyJson) -> str:
+    """Returns the item that an event belongs to; some servers omit its index."""
+    index = event.get("output_index")
+    return f"{item_id if index is None else index}"
+
+
+def _reasoning_pieces(kind: str, event: JsonObject) -> Iterator[ReasoningPiece]:
+    """Yields the pieces in an event about a reasoning item."""
+    place = _place(event, event.get("item_id"))
+    match kind.removeprefix("response.reasoning_"), event:
+        case "summary_text.delta", {"delta": str() as text}:
+            yield ReasoningPiece("summary", f"{place}/{event.get('summary_index', 0)}", text)
+        case ("summary_text.done", {"text": str() as text}) | (
+            "summary_part.done",
+            {"part": {"text": str() as text}},
+        ):
+            part = f"{place}/{event.get('summary_index', 0)}"
+            yield ReasoningPiece("summary", part, text, is_whole=True)
+        case "text.delta", {"delta": str() as text}:
+            yield ReasoningPiece("text", f"{place}/{event.get('content_index', 0)}", text)
+        case "text.done", {"text": str() as text}:
+            part = f"{place}/{event.get('content_index', 0)}"
+            yield ReasoningPiece("text", part, text, is_whole=True)
+        case _:
+            pass
+
+
+def _summary_pieces(item: JsonObject, place: str) -> Iterator[ReasoningPiece]:
+    """Yields the pieces of a complete reasoning item: its summary, or its text on open servers."""
+    for source, name in (("summary", "summary"), ("text", "content")):
+        parts = item.get(name)
+        for index, part in enumerate(parts if isinstance(parts, list) else ()):
+            match part:
+                case {"text": str() as text}:
+                    yield ReasoningPiece(source, f"{place}/{index}", text, is_whole=True)
+                case _:
+                    pass
 
 
 def _valid_part(part: AnyJson) -> JsonObject | None:
