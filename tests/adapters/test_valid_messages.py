@@ -44,8 +44,18 @@ VALIDATORS: dict[str, tuple[str, Callable[[], Codec], Check]] = {
     ),
     "chat-reasoning-required": (
         "chat",
-        partial(chat_codec, reasoning="require", reasoning_field="reasoning_content"),
+        partial(
+            chat_codec,
+            reasoning="require",
+            reasoning_field="reasoning_content",
+            missing_reasoning="(none)",
+        ),
         partial(check_chat, reasoning_field="reasoning_content"),
+    ),
+    "chat-blank-reasoning": (
+        "chat",
+        partial(chat_codec, reasoning="require", reasoning_field="reasoning_content"),
+        partial(check_chat, reasoning_field="reasoning_content", blank_reasoning=True),
     ),
     "chat-named-results": (
         "chat",

@@ -38,7 +38,7 @@ class Note:
 def without_provider_items(message: Message) -> Message:
     """Returns the message without the items and the format of its provider."""
     if isinstance(message, AssistantMessage):
-        return replace(message, wire=(), wire_format="")
+        return replace(message, wire=(), wire_format="", requested_model="")
     return message
 
 

@@ -20,6 +20,11 @@ _NO_REASONING = partial(check_chat, reasoning=False)
 _REQUIRES_REASONING = partial(check_chat, reasoning_field="reasoning_content")
 
 
+_ACCEPTS_BLANK_REASONING = partial(
+    check_chat, reasoning_field="reasoning_content", blank_reasoning=True
+)
+
+
 @dataclass(frozen=True)
 class Rules:
     """The rules of one server.
@@ -62,7 +67,7 @@ RULES = {
         strict="absent", rejected=frozenset({"parallel_tool_calls"}), field="reasoning"
     ),
     "DATABRICKS": Rules(rejected=frozenset({"stream_options"})),
-    "DEEPSEEK": Rules(_REQUIRES_REASONING, schema="never", limit="max_tokens"),
+    "DEEPSEEK": Rules(_ACCEPTS_BLANK_REASONING, schema="never", limit="max_tokens"),
     "GEMINI": Rules(partial(check_chat, named_results=True), schema="without tools"),
     "GLM": Rules(schema="never", limit="max_tokens"),
     "GROQ": Rules(_NO_REASONING, schema="without tools", field="reasoning"),

@@ -74,6 +74,8 @@ def played(step: Played) -> Step:
                     usage.cache_write_tokens,
                 ),
                 refusal=text if finish == "refusal" else None,
+                reasoning=step.reasoning or None,
+                sources=tuple([(citation.title, citation.url) for citation in step.citations]),
             )
 
 

@@ -76,10 +76,23 @@ def _halves(text: str) -> Iterator[str]:
 # OpenAI Chat Completions
 
 
+def _url_citations(say: Say) -> list[Json]:
+    """Returns the sources of a text, each of which is cited by the whole text."""
+    end = len(say.text)
+    return [
+        {"title": title, "url": url, "start_index": 0, "end_index": end}
+        for title, url in say.sources
+    ]
+
+
 def _chat_message(say: Say, ids: Ids) -> Json:
     message: Json = {"role": "assistant", "content": say.text or None, "refusal": say.refusal}
     if say.reasoning is not None:
         message["reasoning_content"] = say.reasoning
+    if say.sources:
+        message["annotations"] = [
+            {"type": "url_citation", "url_citation": fields} for fields in _url_citations(say)
+        ]
     if say.calls:
         message["tool_calls"] = [
             {
@@ -123,6 +136,8 @@ def _chat_deltas(message: Json) -> Iterator[Json]:
     yield {"role": "assistant", "content": ""}
     for name in ("reasoning_content", "content", "refusal"):
         yield from ({name: part} for part in _halves(message.get(name) or ""))
+    if "annotations" in message:
+        yield {"annotations": message["annotations"]}
     for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         yield {"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]}
@@ -164,7 +179,8 @@ def _reasoning_item(text: str, ids: Ids) -> Json:
 
 
 def _message_item(say: Say, status: str, ids: Ids) -> Json:
-    part: Json = {"type": "output_text", "text": say.text, "annotations": [], "logprobs": []}
+    cited = [{"type": "url_citation", **fields} for fields in _url_citations(say)]
+    part: Json = {"type": "output_text", "text": say.text, "annotations": cited, "logprobs": []}
     if say.refusal is not None:
         part = {"type": "refusal", "refusal": say.refusal}
     return {
@@ -308,13 +324,19 @@ def _anthropic_input(call: Call) -> object:
         return call.text
 
 
+def _anthropic_citations(say: Say) -> Json:
+    web = {"type": "web_search_result_location", "cited_text": "", "encrypted_index": "x"}
+    cited = [{**web, "title": title, "url": url} for title, url in say.sources]
+    return {"citations": cited} if cited else {}
+
+
 def _anthropic_blocks(say: Say, ids: Ids) -> Iterator[Json]:
     if say.reasoning is not None:
         yield {"type": "thinking", "thinking": say.reasoning, "signature": "scripted"}
     yield from say.blocks
     for text in (say.text, say.refusal):
         if text:
-            yield {"type": "text", "text": text}
+            yield {"type": "text", "text": text, **_anthropic_citations(say)}
     for call in say.calls:
         name = call.id or ids("toolu")
         yield {"type": "tool_use", "id": name, "name": call.name, "input": _anthropic_input(call)}
@@ -349,7 +371,10 @@ def _block_deltas(block: Json) -> tuple[Json, list[Json]]:
     match block["type"]:
         case "text":
             parts = [{"type": "text_delta", "text": part} for part in _halves(block["text"])]
-            return {**block, "text": ""}, parts
+            cited = block.get("citations", ())
+            parts += [{"type": "citations_delta", "citation": citation} for citation in cited]
+            start = {key: value for key, value in block.items() if key != "citations"}
+            return {**start, "text": ""}, parts
         case "thinking":
             text = block["thinking"]
             parts = [{"type": "thinking_delta", "thinking": part} for part in _halves(text)]

@@ -26,6 +26,7 @@ def check_chat(
     call_ids: str = "(?s:.+)",
     reasoning: bool = True,
     reasoning_field: str = "",
+    blank_reasoning: bool = False,
     user_after_tool: bool = False,
     alternating_roles: bool = True,
     named_results: bool = False,
@@ -34,7 +35,9 @@ def check_chat(
     """Fails for messages that a strict server rejects: roles alternate, and no text is blank.
 
     Call ids must match `call_ids`. Without `reasoning`, the model's messages may have only the
-    documented fields. If `reasoning_field` is given, a message with calls must have that field.
+    documented fields.
+    If `reasoning_field` is given, a message with calls must have that field, which can be blank
+    only with `blank_reasoning`.
     """
     _check_json(body)
     messages = body["messages"]
@@ -71,7 +74,8 @@ def check_chat(
                 _check_content(message["content"])
             assert reasoning or message.keys() <= CHAT_FIELDS, f"unsupported: {[*message]}"
             if reasoning_field:
-                assert not calls or message[reasoning_field].strip(), "reasoning is missing"
+                thought = message[reasoning_field] if calls else "any"
+                assert blank_reasoning or thought.strip(), "reasoning is missing"
                 assert not REASONING_FIELDS - {reasoning_field} & message.keys(), [*message]
             for call in calls:
                 assert call["type"] == "function"

@@ -48,7 +48,8 @@ class Say:
     `finish` defaults to the reason that the turn implies. `reasoning` takes the format's own shape:
     an item with encrypted content (Responses), a signed block (Anthropic), an unofficial field
     (Chat). `model` is the model that answers, by default the requested one. `blocks` are the blocks
-    of Anthropic's own tools, which come before the text.
+    of Anthropic's own tools, which come before the text. `sources` are the titles and URLs that the
+    text cites.
     """
 
     text: str = ""
@@ -59,6 +60,7 @@ class Say:
     reasoning: str | None = None
     model: str | None = None
     blocks: tuple[Json, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
 
     @property
     def ending(self) -> Finish:

@@ -25,7 +25,7 @@ from ..evaluation.messages import (
     UserMessage,
     media_of,
 )
-from ..evaluation.response import Completed, TextDelta
+from ..evaluation.response import Completed, ReasoningDelta, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.template import AnyPrompt
@@ -153,7 +153,8 @@ class RunOutcome:
     the final state of the session and the resource; `visible` and `tools` are the sections and
     tools that the prompt shows in that state. `events` contains a letter for each event, and `log`
     contains the event fields that are the same in every run. `answers` contains the texts of tool
-    results, and `sent` contains the requests from the model's point of view.
+    results, and `sent` contains the requests from the model's point of view. `reasoning` contains
+    the reasoning of each message that has any, and `sources` the URLs that the answer cites.
     """
 
     text: str | None
@@ -169,9 +170,11 @@ class RunOutcome:
     log: tuple[str, ...]
     answers: tuple[str, ...]
     sent: tuple[SentRequest, ...]
+    reasoning: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
-_END = ("text", "output", "error", "notes", "book", "opened", "visible", "tools")
+_END = ("text", "output", "error", "notes", "book", "opened", "visible", "tools", "sources")
 _LETTERS = {
     "PromptRendered": "R",
     "ProviderCalled": "C",
@@ -184,6 +187,7 @@ _LETTERS = {
 # Event fields that differ between runs or adapters.
 _INCIDENTAL = (
     "event_id created_at session_id run_id run_path seconds timestamp adapter measure error model"
+    " reasoning citations"
 )
 
 
@@ -235,6 +239,8 @@ def run(
         log=tuple([f"{letter} {_constant_fields(event)}" for letter, event in events]),
         answers=tuple([event.content for letter, event in events if letter == "T"]),
         sent=sent,
+        reasoning=tuple([it.reasoning for letter, it in events if letter == "C" and it.reasoning]),
+        sources=() if failed else tuple([citation.url for citation in result.citations]),
     )
 
 
@@ -285,6 +291,12 @@ def _result(running: _Any, way: Way) -> _Any:
     text = "".join([reply.text for reply in replies[-response.turns :]])
     if pieces != text:
         raise ConformanceError(f"the stream's chunks must add up to {text!r}, got {pieces!r}")
+    thoughts = "".join([event.text for event in events if isinstance(event, ReasoningDelta)])
+    reasoning = "".join([reply.reasoning for reply in replies[-response.turns :]])
+    if thoughts != reasoning:
+        raise ConformanceError(
+            f"the stream's chunks of reasoning must add up to {reasoning!r}, got {thoughts!r}"
+        )
     return response
 
 

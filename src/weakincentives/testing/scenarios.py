@@ -12,6 +12,7 @@ from enum import Flag, auto
 from functools import partial
 from typing import Any
 
+from ..citations import Citation
 from ..content import Document, Image, Part
 from ..evaluation.inner_loop import RunConfig
 from ..evaluation.messages import AssistantMessage
@@ -43,6 +44,8 @@ class Capability(Flag):
     REFUSAL = auto()  # its provider reports that the model refused
     MEDIA = auto()  # supports images (PNG) and documents (PDF)
     ARGUMENTS = auto()  # forwards arguments as the model wrote them, even invalid JSON
+    REASONING = auto()  # its provider shows the model's reasoning
+    CITATIONS = auto()  # its provider reports the sources that an answer cites
     # Sends one request for each step, and results in our wording, without a vendor's loop in
     # between.
     OWN_LOOP = auto()
@@ -314,6 +317,17 @@ SCENARIOS = (
     _script("an answer without a call", say("Hello.")).expect(
         text="Hello.", events="RCX", notes=""
     ),
+    _script(
+        "reasoning before calls and the answer",
+        call(_w("a"), reasoning="I look."),
+        say("Done.", reasoning="So."),
+        needs=Capability.REASONING,
+    ).expect(text="Done.", reasoning=("I look.", "So."), notes="a", events="RCTCX"),
+    _script(
+        "an answer with a source",
+        say("It is so.", citations=[Citation(url="https://example.org/a", title="A")]),
+        needs=Capability.CITATIONS,
+    ).expect(text="It is so.", sources=("https://example.org/a",)),
     _own("an empty answer", say(""), say("Hello.")).expect(text="Hello.", events="RCCX"),
     _script("text of all scripts", say(_unicode)).expect(text=_unicode),
     _script("one call", _w("a")).expect(notes="a", answers=("noted",), events="RCTCX"),

@@ -5,6 +5,7 @@ default; a few also run with injection.
 """
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -41,7 +42,7 @@ def play(step: Played) -> Any:  # Any: a step, or a function that creates one fr
                 Call(offered.get(call.name, call.name), call.arguments, call.id)
                 for call in plain.calls
             ]
-            return Say(plain.text, tuple(calls), plain.finish, plain.usage, plain.refusal)
+            return replace(plain, calls=tuple(calls))
         return Say(calls=(Call(_OUTPUT, json.loads(plain.text)),), usage=plain.usage)
 
     return say
