@@ -98,6 +98,10 @@ def test_settings_do_not_change_with_the_mapping_that_they_were_created_from() -
     assert settings.extra == {"tools": [{"type": "web_search"}], "reasoning": {"summary": "auto"}}
 
 
+def test_repr_masks_credentials() -> None:
+    assert "sentinel" not in repr(ModelSettings(extra={"api_key": "sk-sentinel-0123456789"}))
+
+
 def test_misspelt_setting_is_a_type_error_that_names_the_nearest() -> None:
     with pytest.raises(TypeError, match=r"'temprature'; did you mean 'temperature'\?"):
         ModelSettings(temprature=0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -121,6 +125,8 @@ def test_misspelt_setting_is_a_type_error_that_names_the_nearest() -> None:
         ({"parallel_tool_calls": 0}, TypeError, "parallel_tool_calls must be a bool, got 0"),
         ({"cache_ttl": "2h"}, ValueError, "cache_ttl must be one of 5m, 30m, 1h, 24h, got '2h'"),
         ({"timeout": 0}, ValueError, "timeout must be more than 0, got 0"),
+        ({"tool_choice": ""}, ValueError, "tool_choice must not be empty"),
+        ({"extra": {"tools": {}}}, TypeError, r"extra\['tools'\] must be a list, got {}"),
         ({"extra": None}, TypeError, "extra must be a mapping, got None"),
         ({"extra": {"messages": []}}, ValueError, "extra cannot contain 'messages'"),
     ],

@@ -1,10 +1,11 @@
 """`ModelSettings` sets how a model answers; `Layered` is how settings and configs are combined."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Literal, Self, get_args
 
+from .redaction import Redactor, credentials_in
 from .signatures import check_names
 
 __all__ = ["CacheTTL", "Effort", "Layered", "ModelSettings", "merged", "unsupported"]
@@ -27,15 +28,22 @@ class Layered:
     """
 
     _given: frozenset[str] = field(init=False, repr=False, compare=False)
+    _layers: "tuple[Self, ...]" = field(init=False, repr=False, compare=False)
 
     def __new__(cls, **given: object) -> Self:
         names = cls.__dataclass_fields__
-        if not given.keys() <= names.keys() or "_given" in given:
-            known = [name for name in names if name != "_given"]
+        if not all(name in names and names[name].init for name in given):
+            known = [name for name in names if names[name].init]
             check_names(f"{cls.__name__}()", given, known)
         record = object.__new__(cls)
         object.__setattr__(record, "_given", frozenset(given))
+        object.__setattr__(record, "_layers", ())
         return record
+
+    @property
+    def layers(self) -> "tuple[Self, ...]":
+        """The records that were combined in this one, farthest first."""
+        return self._layers or (self,)
 
     @property
     def given(self) -> frozenset[str]:
@@ -52,12 +60,16 @@ class Layered:
         values = {name: getattr(base, name) for name in base.given}
         for name in self._given:
             values[name] = _nearer(getattr(self, name), values.get(name))
-        return type(self)(**values)
+        combined = type(self)(**values)
+        object.__setattr__(combined, "_layers", (*base.layers, *self.layers))
+        return combined
 
     def without(self, *names: str) -> Self:
         """Returns a record that was not given these options."""
-        kept = self._given.difference(names)
-        return type(self)(**{name: getattr(self, name) for name in kept})
+        kept = type(self)(**{name: getattr(self, name) for name in self._given.difference(names)})
+        layers = tuple([layer.without(*names) for layer in self._layers])
+        object.__setattr__(kept, "_layers", layers)
+        return kept
 
 
 def _nearer(value: object, base: object) -> object:
@@ -87,9 +99,11 @@ class ModelSettings(Layered):
     the model spends on reasoning. `tool_choice` is `"auto"`, `"none"`, `"required"` or a tool's
     name; a required call is required until the run's first tool call. `parallel_tool_calls=False`
     limits the model to one call per answer. Without tools, both are left out. `cache_ttl` is the
-    time for which the provider caches a prompt. `timeout` limits each request, in seconds and
-    including retries. `extra` is added to the request at every depth; its lists replace other
-    lists.
+    time for which the provider caches a prompt. `timeout` limits each request, in seconds,
+    including retries and the time that you take to read a stream. `extra` is added to the request
+    at every depth; its lists replace other lists, except that its `tools` are added.
+
+    To change one setting, use `over`: `dataclasses.replace` would pass all of them.
 
     A run raises `ValueError` before its first request if the adapter or the server's profile does
     not support a setting. If only the model does not, the server rejects the request. Raises
@@ -102,7 +116,7 @@ class ModelSettings(Layered):
     max_output_tokens: int | None = None
     reasoning: Effort | None = None
     seed: int | None = None
-    stop: str | tuple[str, ...] | None = None
+    stop: str | Sequence[str] | None = None
     tool_choice: str | None = None
     parallel_tool_calls: bool | None = None
     cache_ttl: CacheTTL | None = None
@@ -126,6 +140,11 @@ class ModelSettings(Layered):
         for name in ("max_output_tokens", "timeout"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, got {value!r}")
+        if self.tool_choice == "":
+            raise ValueError("tool_choice must not be empty")
+        self._check_collections()
+
+    def _check_collections(self) -> None:
         if self.stop is not None:
             _check("stop", self.stop, (str, tuple, list), "a str or several")
             stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -136,13 +155,16 @@ class ModelSettings(Layered):
             raise TypeError(f"extra must be a mapping, got {self.extra!r}")
         if names := sorted(self.extra.keys() & _OWN_FIELDS):
             raise ValueError(f"extra cannot contain {names[0]!r} because the adapter sets it")
+        if not isinstance(self.extra.get("tools", []), list | tuple):
+            raise TypeError(f"extra['tools'] must be a list, got {self.extra['tools']!r}")
         object.__setattr__(self, "extra", _copied(self.extra))
 
     def __repr__(self) -> str:
         given = [
             f"{it.name}={getattr(self, it.name)!r}" for it in fields(self) if it.name in self.given
         ]
-        return f"ModelSettings({', '.join(given)})"
+        mask = Redactor().extend(credentials_in(self.extra))
+        return mask(f"ModelSettings({', '.join(given)})")
 
     @property
     def forces_call(self) -> bool:

@@ -1,6 +1,7 @@
 """Settings reach the requests of every adapter, or are rejected before the first one."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -538,50 +539,253 @@ def test_each_adapter_of_a_fallback_sends_its_own_settings_under_those_of_the_ru
     assert (sent["max_output_tokens"], sent["top_p"], "seed" in sent) == (50, 0.5, False)
 
 
-REFUSALS = {
-    "chat": {
-        "message": "Unsupported value: 'temperature' does not support 0 with this model.",
-        "param": "temperature",
-    },
-    "responses": {"message": "Unsupported parameter: 'temperature' is not supported."},
-    "messages": {"message": "`temperature` is deprecated for this model."},
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {  # settings, and the setting at fault
+    "Unsupported value: 'temperature' does not support 0 with this model.": (
+        {"temperature": 0},
+        "temperature",
+    ),
+    "`temperature` is deprecated for this model.": ({"temperature": 0}, "temperature"),
+    "temperature: range: 0..1": ({"temperature": 5}, "temperature"),
+    "temperature must be non-negative, got -1.": ({"temperature": 0}, "temperature"),
+    "Unknown parameter: 'verbosity'.": ({"extra": {"verbosity": "low"}}, "extra['verbosity']"),
+    "Unrecognized request argument supplied: foo": ({"extra": {"foo": 1}}, "extra['foo']"),
+    "verbosity: Extra inputs are not permitted": (
+        {"extra": {"verbosity": 1}},
+        "extra['verbosity']",
+    ),
+    "property 'topp' is unsupported, did you mean 'top_p'?": (
+        {"top_p": 0.5, "extra": {"topp": 1}},
+        "extra['topp']",
+    ),
+    "adaptive thinking is not supported on this model": ({"reasoning": "low"}, "reasoning"),
+    "thinking.type: Input tag 'adaptive' was not found": ({"reasoning": "low"}, "reasoning"),
+    '"auto" tool choice requires --enable-auto-tool-choice': (
+        {"tool_choice": "auto"},
+        "tool_choice",
+    ),
+    "No endpoints found that support the provided 'tool_choice' value": (
+        {"tool_choice": "required"},
+        "tool_choice",
+    ),
+    "`max_tokens` must be at most 64000": ({"max_output_tokens": 100_000}, "max_output_tokens"),
+    "maxOutputTokens value of 99 is too small": ({"max_output_tokens": 99}, "max_output_tokens"),
+    # about something else
+    "Invalid prompt: 'What is the temperature of tea?' was flagged.": ({"temperature": 0}, ""),
+    "tools.0.custom.input_schema.properties.temperature: invalid": ({"temperature": 0}, ""),
+    "Failed to parse tools: [json.exception] 'temperature'": ({"temperature": 0}, ""),
+    "Item 'rs_6' of type 'reasoning' was provided without its required following item": (
+        {"reasoning": "low"},
+        "",
+    ),
+    "output_config.format.schema: too complex": ({"reasoning": "low"}, ""),
+    "messages[0].content is not a string": ({"temperature": 0}, ""),
+    "Reduce the verbosity of your message.": ({"extra": {"verbosity": 1}}, ""),
 }
 
 
-@pytest.mark.parametrize("api", ADAPTERS)
-def test_setting_that_the_model_rejects_is_named_and_does_not_fall_back(api: str) -> None:
-    refusal = {"error": {"type": "invalid_request_error", **REFUSALS[api]}}
-    with (
-        ScriptedServer(Raw.json(refusal, status=400), Say("Better."), strict=False) as server,
-        ScriptedServer() as spare,
-    ):
-        adapter = FallbackAdapter(ADAPTERS[api](server), chat(spare))
-        talk = Chat(adapter, prompt())
-        with pytest.raises(PromptEvaluationError) as caught:
-            talk.send("The question.", settings=ModelSettings(temperature=0))
-        assert caught.value.param == "temperature"
-        assert "does not accept this value of ModelSettings.temperature" in str(caught.value)
-        assert not spare.requests
-        talk.send("Again?")
-    assert "The question." in server.requests[-1].body.decode()  # the message was not at fault
+def refusal(message: str, **more: str) -> Raw:
+    return Raw.json(
+        {"error": {"type": "invalid_request_error", "message": message, **more}}, status=400
+    )
+
+
+@adapters
+@pytest.mark.parametrize("message", REFUSALS)
+def test_setting_that_the_model_rejects_is_named_and_does_not_fall_back(
+    connect: Connect, message: str
+) -> None:
+    given, name = REFUSALS[message]
+    settings = ModelSettings(**given)
+    with ScriptedServer(refusal(message), Say("Better."), strict=False) as server:
+        adapter = connect(server)
+        with contextlib.suppress(ValueError):  # a setting that this adapter does not support
+            adapter.check_settings(settings)
+            with ScriptedServer() as spare:
+                talk = Chat(FallbackAdapter(adapter, ScriptedAdapter([])), prompt(tool()))
+                with pytest.raises(PromptEvaluationError) as caught:
+                    talk.send("The question.", settings=settings)
+            assert not spare.requests
+            assert (caught.value.code == "setting") is bool(name)
+            if name:
+                assert f"this value of ModelSettings.{name}" in str(caught.value)
+                talk.send("Again?")
+                assert "The question." in server.requests[-1].body.decode()  # it was not at fault
 
 
 @pytest.mark.parametrize(
-    ("message", "param"),
+    ("param", "name"),
     [
-        ("Unknown parameter: 'verbosity'.", "verbosity"),
-        ("verbosity: Extra inputs are not permitted", "verbosity"),
-        ("`max_tokens` must be at most 64000", "max_tokens"),
-        ("messages[0].content is not a string", ""),
-        ("Reduce the verbosity of your message.", ""),
+        ("temperature", "temperature"),
+        ("body.temperature", "temperature"),
+        ("messages[1].content[0].image_url", ""),
+        ("tools[0].function.parameters", ""),
     ],
 )
-def test_rejected_field_is_a_setting_only_if_the_server_names_it(message: str, param: str) -> None:
-    settings = ModelSettings(max_output_tokens=100_000, extra={"verbosity": "low", "a": 1})
-    refusal = {"error": {"type": "invalid_request_error", "message": message}}
+def test_field_that_the_server_names_decides(param: str, name: str) -> None:
+    settings = ModelSettings(temperature=0, stop="END")
+    message = "Invalid schema: 'temperature' or 'stop' is wrong"
     with (
-        ScriptedServer(Raw.json(refusal, status=400), strict=False) as server,
+        ScriptedServer(refusal(message, param=param), strict=False) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        responses(server, api="chat").evaluate(prompt(), settings=settings)
-    assert caught.value.param == param
+        chat(server).evaluate(prompt(), settings=settings)
+    assert (caught.value.code == "setting", caught.value.param) == (bool(name), param)
+
+
+def test_output_limit_that_is_too_large_is_not_taken_for_a_long_conversation() -> None:
+    message = "'max_tokens' is too large: 1000000. This model's maximum context length is 8192."
+    with (
+        ScriptedServer(refusal(message, param="max_tokens"), strict=False) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
+        responses(server, api="chat").evaluate(
+            prompt(), settings=ModelSettings(max_output_tokens=1_000_000)
+        )
+    assert caught.value.code == "setting"
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_rejected_setting_in_a_successful_reply_or_a_server_error_is_named(status: int) -> None:
+    failure = {"error": {"code": 400, "message": "temperature: must be at most 2"}}
+    with ScriptedServer(Raw.json(failure, status=status), strict=False) as server:
+        adapter = FallbackAdapter(chat(server), ScriptedAdapter([say("Other.")]))
+        with pytest.raises(PromptEvaluationError) as caught:
+            adapter.evaluate(prompt(), settings=ModelSettings(temperature=5))
+    assert caught.value.code == "setting"
+
+
+# --- What a stranger tried
+
+
+def test_nearer_setting_wins_over_a_farther_field_in_extra() -> None:
+    far = RunConfig(settings=ModelSettings(extra={"temperature": 1, "reasoning_effort": "high"}))
+    (body,) = bodies(chat, ModelSettings(temperature=0, reasoning="low"), config=far)
+    assert (body["temperature"], body["reasoning_effort"]) == (0, "low")
+    (body,) = bodies(chat, ModelSettings(temperature=None), config=far)
+    assert "temperature" not in body
+    same = ModelSettings(temperature=0, extra={"temperature": 1})
+    assert bodies(chat, same)[0]["temperature"] == 1
+
+
+@needs_anthropic
+def test_request_does_not_change_the_settings() -> None:
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    settings = ModelSettings(extra={"tools": tools})
+    with ScriptedServer(Say("Done."), strict=False) as server:
+        messages(server).evaluate(prompt(), settings=settings)
+    assert "cache_control" in server.requests[0].json["tools"][0]
+    assert settings == ModelSettings(extra={"tools": tools})
+
+
+def test_declared_output_and_tools_stay_whatever_extra_contains() -> None:
+    @dataclass(frozen=True)
+    class Answer:
+        n: int
+
+    extra = {"response_format": {"type": "json_object"}, "text": {"format": {"type": "text"}}}
+    asked, settings = prompt(tool(), output=Answer), ModelSettings(extra=extra)
+    for connect, path in ((chat, ("response_format",)), (responses, ("text", "format"))):
+        with ScriptedServer(Say('{"n": 1}'), strict=False) as server:
+            connect(server).evaluate(asked, settings=settings)
+        form: Any = server.requests[0].json
+        for key in path:
+            form = form[key]
+        assert form["type"] == "json_schema"
+        assert form.keys() <= {"type", "json_schema", "name", "schema", "strict"}
+
+
+def test_extra_rejects_what_the_profile_rejects() -> None:
+    with (
+        ScriptedServer() as server,
+        pytest.raises(ValueError, match=r"does not support the setting extra\['parallel"),
+    ):
+        responses(
+            server,
+            profile=READY["CEREBRAS"],
+            settings=ModelSettings(extra={"parallel_tool_calls": True}),
+        )
+
+
+def test_limit_and_effort_replace_other_fields_with_the_same_meaning() -> None:
+    with ScriptedServer(Say("Done."), strict=False) as server:
+        adapter = responses(
+            server,
+            profile=READY["OPENROUTER"],
+            options={"max_completion_tokens": 50, "reasoning_effort": "high"},
+        )
+        adapter.evaluate(prompt(), settings=ModelSettings(max_output_tokens=9, reasoning="low"))
+    body = server.requests[0].json
+    assert (body["max_tokens"], body["reasoning"]) == (9, {"effort": "low"})
+    assert body.keys().isdisjoint({"max_completion_tokens", "reasoning_effort"})
+
+
+def test_settings_of_a_member_and_of_the_run_are_checked_together() -> None:
+    with ScriptedServer() as server:
+        both = FallbackAdapter(
+            ScriptedAdapter([]),
+            messages(server, settings=ModelSettings(reasoning="low")),
+        )
+        with pytest.raises(ValueError, match=r"reasoning='low' together with tool_choice="):
+            both.evaluate(prompt(tool()), settings=ModelSettings(tool_choice="required"))
+
+
+def nested(inner: Prompt[Any], **options: Any) -> Prompt[Any]:
+    def ask(params: object, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(message=context.evaluate(inner, **options).text)
+
+    return prompt(tool(ask, name="ask"))
+
+
+def of_requests(adapter: ScriptedAdapter) -> list[ModelSettings | None]:
+    return [it.request.settings for it in adapter.requests]
+
+
+def test_forced_call_of_the_adapter_is_not_for_nested_runs() -> None:
+    script = [call(("ask", {})), say("Inner."), say("Done.")]
+    adapter = ScriptedAdapter(script, settings=ModelSettings(tool_choice="ask", seed=1))
+    adapter.evaluate(nested(prompt(tool())))
+    first, inner, last = of_requests(adapter)
+    assert first == ModelSettings(tool_choice="ask", seed=1)
+    assert inner == ModelSettings(seed=1)
+    assert last == ModelSettings(tool_choice="auto", seed=1)
+
+
+def test_nested_prompts_own_settings_are_nearer_than_its_callers() -> None:
+    inner = PromptTemplate(
+        ns="tests",
+        key="inner",
+        sections=[MarkdownSection(title="Task", key="task", template="Do it.")],
+        settings=ModelSettings(temperature=1),
+    ).bind()
+    adapter = ScriptedAdapter([call(("ask", {})), say("Inner."), say("Done.")])
+    adapter.evaluate(nested(inner), settings=ModelSettings(temperature=0, seed=1))
+    assert of_requests(adapter)[1] == ModelSettings(temperature=1, seed=1)
+
+
+def test_nested_run_with_another_adapter_does_not_inherit_settings() -> None:
+    other = ScriptedAdapter([say("Inner.")], settings=ModelSettings(top_p=0.5))
+    adapter = ScriptedAdapter([call(("ask", {})), say("Done.")])
+    adapter.evaluate(nested(prompt(), adapter=other), settings=ModelSettings(seed=1))
+    assert of_requests(other) == [ModelSettings(top_p=0.5)]
+
+
+@pytest.mark.parametrize("seconds", [1e12, 1e308, 10**400])
+def test_endless_timeout_is_allowed(seconds: float) -> None:
+    (body,) = bodies(chat, ModelSettings(timeout=seconds))
+    assert body["model"] == "m"
+
+
+@pytest.mark.parametrize("host", ["eu.api.openai.com", "me.openai.azure.com"])
+def test_other_hosts_of_openai_follow_its_rules(host: str) -> None:
+    adapter = OpenAIAdapter("m", api="chat", base_url=f"https://{host}/v1", api_key=KEY)
+    adapter.check_settings(ModelSettings(service_tier="flex", cache_ttl="30m"))
+
+
+def test_empty_settings_change_nothing() -> None:
+    with ScriptedServer(Say("Done."), Say("Done.")) as server:
+        adapter = responses(server)
+        adapter.evaluate(prompt(), settings=ModelSettings(stop=(), seed=None))
+        adapter.evaluate(prompt(), settings=ModelSettings())
+    assert server.requests[0].json == server.requests[1].json
+    with pytest.raises(AssertionError, match="the run must not begin"):
+        MainLoop(OwnLoop()).execute(prompt(), settings=ModelSettings())

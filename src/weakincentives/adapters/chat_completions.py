@@ -1,6 +1,6 @@
 """The Chat Completions codec, for OpenAI and most compatible servers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -59,6 +59,7 @@ class ChatCodec(Codec):
         types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)
     )
 
+    output_field = "response_format"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
         "top_p": "top_p",
@@ -201,6 +202,14 @@ class ChatCodec(Codec):
         own = {"max_output_tokens": profile.output_limit, "reasoning": profile.effort_field}
         fields = super().supported_settings(profile)
         return {name: own.get(name) or field for name, field in fields.items()}
+
+    def encode_setting(self, name: str, value: object, tools: Collection[str]) -> JsonObject:
+        others = {
+            "max_output_tokens": ("max_tokens", "max_completion_tokens"),
+            "reasoning": ("reasoning_effort",),
+        }  # what `options` may contain instead
+        cleared = dict.fromkeys(others.get(name, ()))
+        return cleared | super().encode_setting(name, value, tools)
 
     def encode_named_choice(self, name: str) -> JsonObject:
         return {"type": "function", "function": {"name": name}}

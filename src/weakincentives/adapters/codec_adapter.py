@@ -26,6 +26,7 @@ from .codec import AnyJson, Codec, CodecOptions, JsonObject, decode_reply, read_
 from .core import Connection, LoopAdapter
 from .deltas import DeltaReader
 from .provider_errors import error_from_failure, redact_error, reported_failure
+from .settings_encoder import name_setting
 
 __all__ = ["CodecAdapter"]
 
@@ -326,6 +327,10 @@ class _CodecConnection(Connection):
             await self.adapter.end_async(stream)
         _open_streams.discard(source)
 
+    def _name_setting(self, error: PromptEvaluationError) -> None:
+        codec = self.codec
+        name_setting(error, self._settings, codec.supported_settings(codec.options.profile))
+
     @contextmanager
     def _errors(self) -> Generator[None]:
         """Converts exceptions from sending and reading, and masks credentials in them."""
@@ -333,9 +338,9 @@ class _CodecConnection(Connection):
             yield
         except PromptEvaluationError as error:
             redact_error(error, self.adapter.redactor(error))  # a reply may quote the request
+            self._name_setting(error)
             raise
         except Exception as error:
             translated = redact_error(self.adapter.translate(error), self.adapter.redactor(error))
-            if self._settings is not None:
-                self.codec.name_setting(translated, self._settings)
+            self._name_setting(translated)
             raise translated from self.adapter.safe_cause(error)

@@ -86,7 +86,8 @@ class FallbackAdapter(LoopAdapter):
     def check_settings(self, settings: ModelSettings) -> None:
         """Raises `ValueError` for settings that one of the adapters does not support."""
         for adapter in self.adapters:
-            adapter.check_settings(settings)
+            own = adapter.config.settings
+            adapter.check_settings(settings.over(own) if own else settings)
 
     def limited(self, config: RunConfig) -> RunConfig:
         for adapter in self.adapters:

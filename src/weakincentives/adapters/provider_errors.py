@@ -48,6 +48,7 @@ _REMEDIES = {
     "redirect": "set base_url to the address that serves this API",
     "reply_too_large": "raise max_reply_bytes",
     "server_error": "try again later",
+    "setting": "leave the setting out, or use another model",
     "throttled": "slow down and try again later",
     "timeout": "try again or raise timeout",
     "too_large": "shorten the prompt",
@@ -151,7 +152,7 @@ def error_from_failure(
     error.status = own
     if status is None or status == _OK:
         error.phase = "response"
-    param = next(filter(None, map(_param, parts)), "")
+    param = error.param = next(filter(None, map(_param, parts)), "")
     if error.code == "bad_request" and param:
         error.remedy = f"change {param!r}, or omit it from the request"
         if param not in error.message:
@@ -198,7 +199,7 @@ def _param(part: AnyJson) -> str:
     """Returns the name of the invalid parameter that part of a failure reports, or `""`."""
     if not isinstance(part, dict):
         return ""
-    place = part.get("loc")
+    place = part.get("loc") or part.get("path")
     name = part.get("param") or (place[-1] if isinstance(place, list) and place else "")
     return name if isinstance(name, str) and _PARAM.fullmatch(name) else ""
 

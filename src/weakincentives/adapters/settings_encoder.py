@@ -3,6 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from typing import ClassVar
 
 from ..evaluation.errors import PromptEvaluationError
@@ -11,19 +12,40 @@ from .provider_errors import error_from_request
 from .schema_dialects import JsonObject
 from .server_profile import ServerProfile
 
-__all__ = ["SettingsEncoder"]
+__all__ = ["SettingsEncoder", "name_setting"]
 
 _FOR_TOOLS = ("tool_choice", "parallel_tool_calls")
+# The codes of errors that can be about a setting.
+_CODES = {"bad_request", "context_length", "not_found", "provider_failed", "server_error"}
+# How servers call a setting, if not by its field alone.
+_ALIASES = {
+    "max_output_tokens": "max_(?:output_|completion_)?tokens|maxOutputTokens",
+    "reasoning": r"reasoning[._]effort|reasoningEffort|(?:output_config\.)?effort"
+    r"|(?:adaptive )?thinking(?:\.type)?",
+    "tool_choice": "tool[_ ]choice",
+    "parallel_tool_calls": "parallel_tool_calls|disable_parallel_tool_use",
+    "stop": "stop|stop_sequences",
+    "cache_ttl": r"prompt_cache_options(?:\.ttl)?|ttl",
+}
+# The field is quoted, or comes first, or is what a word about parameters refers to, or is followed
+# by what is wrong with it.
+_SUBJECT = (
+    r"(?:^|['\"`]|(?:parameter|argument|supplied|setting|option)[:\s]+)(?:{0})(?![\w.])"
+    r"|(?<![\w.])(?:{0})['\"`]? (?:is|are|value|must|should|does|cannot|requires?)\b"
+)
+_OF_OTHERS = re.compile(r"\b(?:schema|parse|prompt was|invalid prompt)\b", re.IGNORECASE)
 _IN_EVERY_API = {"extra", "timeout"}
 
 
 class SettingsEncoder(ABC):
     """Encodes the settings that an API supports.
 
-    `setting_fields` has the request's field for each setting, with dots between levels.
+    `setting_fields` has the request's field for each setting, with dots between levels, and
+    `output_field` is the field that declares the output, which no setting replaces.
     """
 
     setting_fields: ClassVar[Mapping[str, str]]
+    output_field: ClassVar[str]
     provider: str
     profile: ServerProfile
 
@@ -40,7 +62,8 @@ class SettingsEncoder(ABC):
     def check_settings(cls, settings: ModelSettings, profile: ServerProfile, by: str) -> None:
         """Raises `ValueError` for settings that `by`, an adapter, cannot send to the server."""
         known = {*cls.supported_settings(profile), *_IN_EVERY_API}
-        names = [name for name in settings.given - known if getattr(settings, name) is not None]
+        names = [it for it in settings.given - known if getattr(settings, it) not in (None, ())]
+        names += [f"extra[{key!r}]" for key in settings.extra.keys() & profile.rejected_fields]
         if names:
             remedy = "remove it, or pass the server's own field in ModelSettings(extra=…)"
             raise unsupported(names, by, remedy)
@@ -53,15 +76,18 @@ class SettingsEncoder(ABC):
         Raises `PromptEvaluationError` if `tool_choice` is not one of the `tools`.
         """
         ours, theirs = body.get("tools"), settings.extra.get("tools")
-        body = dict(body)
-        for name in self.supported_settings(self.profile):
-            if name in settings.given and (ours or theirs or name not in _FOR_TOOLS):
-                value = getattr(settings, name)
-                for field, encoded in self.encode_setting(name, value, tools).items():
-                    _put(body, field.split("."), encoded)
-        body = _merged(body, settings.extra)
+        output, body = _get(body, self.output_field), dict(body)
+        for layer in settings.layers:
+            for name in self.supported_settings(self.profile):
+                if name in layer.given and (ours or theirs or name not in _FOR_TOOLS):
+                    value = getattr(layer, name)
+                    for field, encoded in self.encode_setting(name, value, tools).items():
+                        _put(body, field, encoded)
+            body = _merged(body, layer.extra)
         if ours and isinstance(theirs, list | tuple):
             body["tools"] = [*theirs, *ours]
+        if output is not None:  # otherwise the answer would not have the prompt's type
+            _put(body, self.output_field, output)
         return body
 
     def encode_setting(self, name: str, value: object, tools: Collection[str]) -> JsonObject:
@@ -89,27 +115,50 @@ class SettingsEncoder(ABC):
     def encode_named_choice(self, name: str) -> JsonObject:
         """Encodes that the model must call the tool `name`."""
 
-    def name_setting(self, error: PromptEvaluationError, settings: ModelSettings) -> None:
-        """Adds to the provider's error which of the settings it is about, if it says so."""
-        if error.code != "bad_request":
-            return
-        patterns = {
-            (name, field): rf"\b({name}|{'|'.join(field.split('.'))})\b"
-            for name, field in self.supported_settings(self.profile).items()
-            if getattr(settings, name) is not None
-        }
-        for key in settings.extra:  # in quotes or first, because it can be any word
-            patterns[f"extra[{key!r}]", key] = rf"""['"`]{re.escape(key)}\b|^{re.escape(key)}\b"""
-        for (name, field), pattern in patterns.items():
-            if re.search(pattern, error.message):
-                error.param = field
-                error.remedy = f"the model does not accept this value of ModelSettings.{name}"
-                return
+
+def name_setting(
+    error: PromptEvaluationError, settings: ModelSettings | None, fields: Mapping[str, str]
+) -> None:
+    """If an error is about one of the settings, gives it the code `"setting"` and names it.
+
+    The field that the server names as invalid decides, and otherwise the words of its message.
+    `fields` has the request's field for each setting.
+    """
+    if settings is None or error.code not in _CODES:
+        return
+    names = {name: field for name, field in fields.items() if getattr(settings, name) is not None}
+    places: dict[str, str] = {f"extra[{key!r}]": key for key in settings.extra}
+    texts = {name: _ALIASES.get(name, names[name]) for name in names} | {
+        name: re.escape(key) for name, key in places.items()
+    }
+    where = [(_place(text, error), name) for name, text in texts.items()]
+    found = min([(place, name) for place, name in where if place is not None], default=(0, ""))[1]
+    if found:
+        error.code, error.phase = "setting", "request"
+        error.param = error.param or (names | places)[found]
+        error.remedy = f"the model does not accept this value of ModelSettings.{found}"
 
 
-def _put(body: JsonObject, keys: list[str], value: object) -> None:
+def _place(alias: str, error: PromptEvaluationError) -> int | None:
+    """Returns where an error names a field as what is wrong; 0 if the server says so itself."""
+    if error.param:
+        return 0 if re.fullmatch(rf"(?:body\.)?(?:{alias})(?:\..*)?", error.param) else None
+    if _OF_OTHERS.search(error.message):
+        return None
+    match = re.search(_SUBJECT.format(alias), error.message)
+    return match and match.start()
+
+
+def _get(body: JsonObject, field: str) -> object:
+    value: object = body
+    for key in field.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _put(body: JsonObject, field: str, value: object) -> None:
     """Sets one field in a body that is not shared; `None` removes it."""
-    key, *rest = keys
+    key, _, rest = field.partition(".")
     if rest:
         inner = body.get(key)
         inner = dict(inner) if isinstance(inner, dict) else {}
@@ -131,5 +180,5 @@ def _merged(body: JsonObject, extra: Mapping[str, object]) -> JsonObject:
         elif value is None:
             result.pop(key, None)
         else:
-            result[key] = value
+            result[key] = deepcopy(value) if isinstance(value, list) else value
     return result

@@ -34,7 +34,7 @@ from ..signatures import AnyFunction
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn
-from .config import layered, with_settings
+from .config import with_settings
 from .conversation import Conversation, OnChange
 from .errors import DepthLimitError, PromptEvaluationError
 from .inner_loop import ProviderRequest, RunConfig
@@ -142,6 +142,10 @@ class ParentRun:
     def for_call(self, bus: EventBus, call: OpenCall) -> "ParentRun":
         """Returns the parent for runs nested in one tool call."""
         return replace(self, bus=bus, call=call)
+
+    def inherited(self, *, same_model: bool) -> RunConfig | None:
+        """Returns the config of a nested run; settings are for the parent's own model."""
+        return self.config if same_model or not self.config else self.config.without("settings")
 
     def check_depth(self, name: str, session: SessionProtocol) -> None:
         """Raises `DepthLimitError` if a run of the prompt `name` would be nested too deeply."""
@@ -472,7 +476,8 @@ class ConnectingAdapter(ProviderAdapter):
         """Returns the earlier of the run's deadline and the end of the request's own `timeout`."""
         if request.settings is None or request.settings.timeout is None:
             return request.deadline
-        own = Deadline.after(request.settings.timeout, now=self.clock())
+        seconds = min(request.settings.timeout, _MAX_TIMEOUT)
+        own = Deadline.after(seconds, now=self.clock())
         return min(own, request.deadline) if request.deadline else own
 
     def check_deadline(self, deadline: Deadline | None) -> None:
@@ -540,10 +545,10 @@ def config_for(
 ) -> RunConfig:
     """Returns the adapter's config with an evaluation's budget and its earliest deadline."""
     config, parent = adapter.rules(), options.get("parent")
-    nearer = options.get("config")
-    if rendered.prompt is not None and rendered.prompt.settings is not None:
-        nearer = layered(nearer, RunConfig(settings=rendered.prompt.settings))
-    if nearer is not None:
+    is_nested = parent is not None and parent.levels_left < sys.maxsize
+    if is_nested and config.settings and config.settings.forces_call:
+        config = replace(config, settings=config.settings.without("tool_choice"))
+    if (nearer := options.get("config")) is not None:
         config = adapter.limited(nearer.over(config))
     budget = options.get("budget") or config.budget
     candidates = (

@@ -105,7 +105,7 @@ def inherited(config: RunConfig | None, prices: Prices | None) -> RunConfig | No
 
 def with_settings(config: RunConfig | None, settings: ModelSettings | None) -> RunConfig | None:
     """Returns a config with these settings over its own."""
-    if settings is None:
+    if settings is None or not settings.given:
         return config
     return layered(RunConfig(settings=settings), config)
 

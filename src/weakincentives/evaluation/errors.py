@@ -33,8 +33,8 @@ class PromptEvaluationError(WeakIncentivesError):
     """An evaluation failed.
 
     `code` is a short name for the kind of failure, `status` is the HTTP status if there was one,
-    and `remedy` suggests a fix. If the provider rejected a setting, `param` is its field in the
-    request. `usage` and `turns` cover the evaluation up to the failure.
+    and `remedy` suggests a fix. `param` is the request's field that the provider names as
+    invalid, if it does. `usage` and `turns` cover the evaluation up to the failure.
     `conversation` contains all messages so far and can be continued, because every tool call has an
     answer. It is `None` if the evaluation failed before the conversation started. `session` is the
     run's session, unless the error comes from another process.

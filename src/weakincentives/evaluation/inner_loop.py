@@ -299,7 +299,7 @@ class InnerLoop:
         """Marks the messages that `error` rejects, and returns whether there are any."""
         # other codes, such as those for an overloaded server, are not about the messages
         only_media = error.code == "content" or error.status == _SERVER_FAILED
-        if error.param or (error.code not in _REFUSALS and not only_media):
+        if error.code not in _REFUSALS and not only_media:
             return False
         is_refused = False
         for index in range(max(self.accepted, 1), self.sent):  # skip the prompt, which comes first

@@ -87,18 +87,18 @@ class Run[Out]:
         session, used = session_in(given), given.get("adapter") or adapter
         parent = _caller(used, adapter)
         self._config = with_settings(given.get("config"), given.pop("settings", None))
-        given["config"] = layered(self._config, parent.config)
-        self._adapter = used.adapter if type(used) is NestedAdapter else used
+        self._adapter = _plain(used)
         self._first: RenderedPrompt[Out] | None = None
         if isinstance(prompt, RenderedPrompt):
             self._first, prompt = prompt, source_of(prompt)
-        name = prompt.name
-        parent.check_depth(name, session)
+        of_parent = parent.inherited(same_model=_plain(adapter) is self._adapter)
+        given["config"] = layered(self._config, with_settings(None, prompt.settings), of_parent)
+        parent.check_depth(prompt.name, session)
         prompt.declare_state(session)
         self._prompt, self._session, self._save = prompt, session, given.get("save")
         self._restarts, self._compaction, self._streamed = restarts, compaction, streamed
         self._publish = publisher(session, given.get("bus") or parent.bus)
-        self._token = RunToken(name, given.get("caller") or parent.run, streamed)
+        self._token = RunToken(prompt.name, given.get("caller") or parent.run, streamed)
         self._is_whole = restarts is not None and has_own_loop(self._adapter)
         stacks = [] if self._is_whole else prompt.runs_with(session)
         self._reservation = Reservation(self._token, stacks)
@@ -570,11 +570,7 @@ class NestedAdapter(ProviderAdapter):
                 yield event
 
     def _run[Out](
-        self,
-        prompt: Runnable[Out],
-        options: ExecutionOptions,
-        *,
-        streamed: bool = False,
+        self, prompt: Runnable[Out], options: ExecutionOptions, *, streamed: bool = False
     ) -> "Run[Out]":
         """Returns a run; an `adapter` in `options` replaces the wrapped one."""
         adapter = options.get("adapter") or self.adapter
@@ -593,8 +589,11 @@ def _caller(used: ProviderAdapter, adapter: ProviderAdapter) -> ParentRun:
     return adapter.parent if type(adapter) is NestedAdapter else _NO_PARENT
 
 
+def _plain(adapter: ProviderAdapter) -> ProviderAdapter:
+    return adapter.adapter if type(adapter) is NestedAdapter else adapter
+
+
 def has_own_loop(adapter: ProviderAdapter) -> bool:
     """Whether an adapter has its own loop, which reserves the session for each evaluation."""
-    if type(adapter) is NestedAdapter:
-        adapter = adapter.adapter
+    adapter = _plain(adapter)
     return not isinstance(adapter, ConnectingAdapter) or adapter.has_own_loop

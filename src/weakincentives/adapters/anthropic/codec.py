@@ -84,6 +84,7 @@ class MessagesCodec(Codec):
     stream_options: ClassVar[JsonObject] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
+    output_field = "output_config.format"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
         "top_p": "top_p",

@@ -48,11 +48,12 @@ from ..codec import AnyJson, JsonObject
 from ..core import Connection, LoopAdapter
 from ..provider_errors import error_from_request, redact_error
 from ..schema_dialects import OPENAI, encode_output
+from ..settings_encoder import name_setting
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .permissions import approval_options, check_builtin_approval, selector
 from .process import CLIProcess, StderrTail, error_from_cli
 from .session_file import count_earlier, encode_new, media_message, write_session
-from .settings import check_cli_settings, cli_options, cli_variables
+from .settings import CLI_FIELDS, check_cli_settings, cli_options, cli_variables
 from .turns import PROVIDER, AnySDK, TurnReader
 
 __all__ = ["ClaudeAgentSDKAdapter"]
@@ -328,6 +329,7 @@ class _CLIConnection(Connection):
                 return await self._receive()
         except PromptEvaluationError as error:
             redact_error(error, self._adapter.redactor())
+            name_setting(error, request.settings, CLI_FIELDS)
             raise
         except Exception as error:
             redactor = self._adapter.redactor()

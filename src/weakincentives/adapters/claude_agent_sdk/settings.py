@@ -3,8 +3,10 @@
 from ...model_settings import ModelSettings, unsupported
 from ..codec import JsonObject
 
-__all__ = ["check_cli_settings", "cli_options", "cli_variables"]
+__all__ = ["CLI_FIELDS", "check_cli_settings", "cli_options", "cli_variables"]
 
+CLI_FIELDS = {"max_output_tokens": "max_tokens", "reasoning": "output_config.effort"}
+"""The fields of the CLI's requests for these settings."""
 _EMPTY: tuple[object, ...] = (None, (), {})
 _SUPPORTED = {"max_output_tokens", "reasoning", "timeout"}
 

@@ -34,6 +34,10 @@ _OPENAI = ServerProfile(
 )
 
 
+def _is_openai(host: str) -> bool:
+    return host.endswith((".api.openai.com", ".openai.azure.com"))
+
+
 # Any: values from a caller that does not use a type checker.
 def _check(api: Any, profile: Any) -> Literal["responses", "chat"]:
     """Returns the API to use; raises for an unknown API or an invalid profile."""
@@ -95,7 +99,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             # Read early, like `origin`, because the variables may change.
             base_url, api_key = (profile or _OPENAI).connection(base_url, api_key)
         origin = read_origin(ready.base_url if ready else base_url, "api.openai.com")
-        profile = profile or (ServerProfile() if origin else _OPENAI)
+        profile = profile or (ServerProfile() if origin and not _is_openai(origin) else _OPENAI)
         self._origin, self._profile = origin, profile
         codec_options = CodecOptions(
             model=model,

@@ -56,6 +56,7 @@ class ResponsesCodec(Codec):
         urls=(Image, Document),
     )
     call_ids = r"(?s:.{1,64})"
+    output_field = "text.format"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
         "top_p": "top_p",
