@@ -162,6 +162,12 @@ class Codec(ABC):
     instructions_role: PromptRole
     """The prompt's role if there is a user message."""
 
+    reasoning_types: frozenset[Json] = frozenset()
+    """The types of items that contain reasoning."""
+
+    reasoning_fields: frozenset[str] = frozenset()
+    """The fields that contain reasoning, or refer to it, in other items."""
+
     call_ids: str = r"(?s:.+)"
     """A regular expression for the tool call ids that the API accepts."""
 
@@ -371,7 +377,13 @@ class Codec(ABC):
 
     def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
         """Returns items for another model of the same provider, which cannot read the reasoning."""
-        return items
+        return tuple(
+            [
+                {key: value for key, value in item.items() if key not in self.reasoning_fields}
+                for item in items
+                if isinstance(item, dict) and item.get("type") not in self.reasoning_types
+            ]
+        )
 
     def delta_reader(self) -> DeltaReader:
         """Returns a reader for the events of one reply."""

@@ -16,7 +16,6 @@ from ...evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
 from ...prompt.registry import RESERVED_TOOL_NAMES
-from ...serde import Json
 from ..cited_text import CitedText
 from ..claude_media import CLAUDE_MEDIA, MAX_IMAGES, MAX_MEDIA_CHARS, encode_claude_media
 from ..codec import (
@@ -56,7 +55,6 @@ _PLACEHOLDER: JsonObject = {
     "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
     "defer_loading": True,
 }
-_THINKING = ("thinking", "redacted_thinking")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +78,7 @@ class MessagesCodec(Codec):
     stream_options: ClassVar[JsonObject] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
+    reasoning_types = frozenset({"thinking", "redacted_thinking"})
 
     def __init__(
         self, options: MessagesOptions, provider: str, deferred: Sequence[ToolSpec] = ()
@@ -388,15 +387,6 @@ class MessagesCodec(Codec):
             case _:
                 return ()
 
-    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
-        return tuple(
-            [
-                item
-                for item in items
-                if not isinstance(item, dict) or item.get("type") not in _THINKING
-            ]
-        )
-
     def join_events(self, events: list[AnyJson]) -> object:
         reply: JsonObject | None = None
         blocks: dict[int, JsonObject] = {}
@@ -467,7 +457,7 @@ def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
 
 def _without_final_thinking(blocks: list[JsonObject]) -> list[JsonObject]:
     """Removes trailing thinking blocks, which cannot end a model's message."""
-    while blocks and blocks[-1]["type"] in _THINKING:
+    while blocks and blocks[-1]["type"] in MessagesCodec.reasoning_types:
         del blocks[-1]
     return blocks or [{"type": "text", "text": NO_TEXT}]
 
