@@ -69,8 +69,13 @@ class ChatCodec(Codec):
         )
 
     def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
-        for choice in _choices(event):
-            yield from _reasoning_pieces(_message_part(choice), self._fields)
+        parts = [_message_part(choice) for choice in _choices(event)]
+        return [
+            piece
+            for part in parts
+            if not self.reasoning_fields.isdisjoint(part) or isinstance(part.get("content"), list)
+            for piece in _reasoning_pieces(part, self._fields)
+        ]
 
     def join_events(self, events: list[AnyJson]) -> object:
         message: JsonObject = {}
@@ -147,6 +152,8 @@ class ChatCodec(Codec):
         self, reply: JsonObject, message: JsonObject, cited: tuple[Citation, ...]
     ) -> tuple[Citation, ...]:
         """Returns the message's citations, and further sources in the reply, which have no span."""
+        if not any(map(reply.get, _SOURCES)) and not message.get("citations"):
+            return cited
         known = {citation.url for citation in cited}
         sources = _read_sources(reply, message)
         return (*cited, *dict.fromkeys([it for it in sources if it.url not in known]))

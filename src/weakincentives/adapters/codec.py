@@ -162,7 +162,7 @@ class Codec(ABC):
     instructions_role: PromptRole
     """The prompt's role if there is a user message."""
 
-    reasoning_types: frozenset[Json] = frozenset()
+    reasoning_types: tuple[str, ...] = ()
     """The types of items that contain reasoning."""
 
     reasoning_fields: frozenset[str] = frozenset()
@@ -392,12 +392,14 @@ class Codec(ABC):
 
     def reasoning_in(self, events: Iterable[AnyJson], text: str = "") -> str:
         """Returns the reasoning in a reply's events, or in its `text`."""
-        reader = self.delta_reader()
-        for event in events:
-            for piece in self.read_reasoning(event):
-                reader.add(piece)
+        pieces = [piece for event in events for piece in self.read_reasoning(event)]
         if self.options.profile.think_tags:
-            reader.add(ReasoningPiece("tags", "", split_thoughts(text)[0]))
+            pieces.append(ReasoningPiece("tags", "", split_thoughts(text)[0]))
+        if not pieces:
+            return ""
+        reader = self.delta_reader()
+        for piece in pieces:
+            reader.add(piece)
         return reader.reasoning
 
     @abstractmethod

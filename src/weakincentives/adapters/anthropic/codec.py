@@ -78,7 +78,7 @@ class MessagesCodec(Codec):
     stream_options: ClassVar[JsonObject] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
-    reasoning_types = frozenset({"thinking", "redacted_thinking"})
+    reasoning_types = ("thinking", "redacted_thinking")
 
     def __init__(
         self, options: MessagesOptions, provider: str, deferred: Sequence[ToolSpec] = ()
@@ -348,6 +348,7 @@ class MessagesCodec(Codec):
         starts = [
             {"type": "content_block_start", "index": index, "content_block": block}
             for index, block in enumerate(blocks)
+            if block["type"] in self.reasoning_types
         ]
         return AssistantMessage(
             text=text,
@@ -374,6 +375,8 @@ class MessagesCodec(Codec):
 
     def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
         match event:
+            case {"delta": {"type": "text_delta"}}:
+                return ()
             case {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}:
                 return [ReasoningPiece("blocks", f"{event.get('index')}", HIDDEN)]
             case {

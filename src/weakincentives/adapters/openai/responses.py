@@ -55,7 +55,7 @@ class ResponsesCodec(Codec):
         urls=(Image, Document),
     )
     call_ids = r"(?s:.{1,64})"
-    reasoning_types = frozenset({"reasoning"})
+    reasoning_types = ("reasoning",)
     reasoning_fields = frozenset({"id"})  # the server looks for the reasoning of an id
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
@@ -70,13 +70,16 @@ class ResponsesCodec(Codec):
                 return ""
 
     def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
-        match event:
-            case {"type": "response.output_item.done", "item": {"type": "reasoning"} as item}:
-                return _summary_pieces(item, _place(event, item.get("id")))
-            case {"type": str() as kind} if kind.startswith("response.reasoning_"):
-                return _reasoning_pieces(kind, event)
-            case _:
-                return ()
+        kind = event.get("type") if isinstance(event, dict) else None
+        if kind == "response.output_item.done":
+            match event:
+                case {"item": {"type": "reasoning"} as item}:
+                    return _summary_pieces(item, _place(event, item.get("id")))
+                case _:
+                    return ()
+        if isinstance(kind, str) and kind.startswith("response.reasoning_"):
+            return _reasoning_pieces(kind, event)
+        return ()
 
     def join_events(self, events: list[AnyJson]) -> object:
         """Returns the reply in the last event, with items from earlier events if it has none."""
@@ -143,6 +146,7 @@ class ResponsesCodec(Codec):
         done = [
             {"type": "response.output_item.done", "output_index": index, "item": item}
             for index, item in enumerate(items)
+            if item["type"] == "reasoning"
         ]
         return AssistantMessage(
             text=text,
