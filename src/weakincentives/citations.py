@@ -26,6 +26,10 @@ class Citation:
         """The passage as a pair, or `None` if it is unknown."""
         return None if self.start is None or self.end is None else (self.start, self.end)
 
+    def passage(self, text: str) -> str:
+        """Returns the cited passage of the message's text, or `""` if it is unknown."""
+        return "" if self.span is None else text[self.start : self.end]
+
     def moved(self, distance: int) -> "Citation":
         """Returns the citation of a text that has `distance` more code points before it."""
         if self.start is None or self.end is None or not distance:

@@ -13,6 +13,7 @@ from support.agents import prompt
 from support.reasoning_streams import (
     answer,
     chat_reply,
+    events_of,
     message_item,
     messages_reply,
     responses_reply,
@@ -160,6 +161,22 @@ def test_f14_citations_are_equal_streamed_and_whole(nested: bool) -> None:
 
 
 @ways
+@pytest.mark.parametrize("output", ["last event", "done events"])
+def test_f14_annotations_that_only_events_contain_are_read(output: str, run: Run) -> None:
+    reply = responses_reply(message_item(TEXT, WEB, FILE))
+    bare = responses_reply(message_item(TEXT))
+    last = bare if output == "last event" else {**bare, "output": []}
+    bared = {
+        "response.output_item.done": {"item": bare["output"][0]},
+        "response.completed": {"response": last},
+    }
+    events = [{**event, **bared.get(event["type"], {})} for event in events_of(reply)]
+    with ScriptedServer(answer(reply, events)) as server:
+        response = run(connect(reply, server), Session())
+    assert response.citations == (CAFE, Citation(title="a.pdf", source="f1"))
+
+
+@ways
 def test_f15_every_kind_of_openai_is_read_and_unknown_kinds_keep_the_answer(run: Run) -> None:
     reply = responses_reply(message_item(TEXT, UNKNOWN, WEB, FILE, CONTAINER, {"type": None}))
     response = cited(run, reply)
@@ -224,6 +241,15 @@ def test_f16_listed_sources_are_citations_without_a_span(more: Json, run: Run) -
     assert [citation.url for citation in response.citations] == [URL, "https://b.example"]
     assert [citation.span for citation in response.citations] == [None, None]
     assert response.citations[0].title == ("Prefaces" if "search_results" in more else "")
+
+
+@ways
+def test_f16_search_results_and_sources_in_the_message_are_citations(run: Run) -> None:
+    results = [{"url": URL, "title": "Prefaces"}, {"title": "no URL"}, {"url": 3}, None]
+    response = cited(run, chat_reply(content=TEXT, more={"search_results": results}))
+    assert response.citations == (Citation(url=URL, title="Prefaces"),)
+    response = cited(run, chat_reply(content=TEXT, citations=[URL, URL, {"url": "https://b"}]))
+    assert response.citations == (Citation(url=URL), Citation(url="https://b"))
 
 
 @ways

@@ -352,6 +352,20 @@ def test_f7_broken_stream_of_thinking_leaves_a_usable_chat(run: Run) -> None:
 
 
 @ways
+def test_f7_unsigned_details_of_claude_are_not_sent(run: Run) -> None:
+    head = {"type": "reasoning.text", "text": "Hm.", "index": 0}
+    details = [{**head, "format": "anthropic-claude-v1"}, {**head, "format": "unknown", "index": 1}]
+    first = chat_reply(content="Yes.", reasoning_details=details)
+    with ScriptedServer(answer(first), answer(chat_reply(content="Bye."))) as server:
+        adapter = openai(server, profile=profiles.OPENROUTER)
+        response, _ = run(adapter, message="One?")
+        run(adapter, message="Two?", conversation=response.conversation)
+        messages = server.requests[1].json["messages"]
+    [own] = [message for message in messages if message["role"] == "assistant"]
+    assert own["reasoning_details"] == details[1:]
+
+
+@ways
 def test_f8_another_provider_gets_text_and_calls_and_the_first_its_own_items(run: Run) -> None:
     items = [
         summary("I look.", id="rs_1"),
@@ -568,6 +582,10 @@ DETAILS: dict[str, list[Json]] = {
     "types with one index": [
         {"type": "reasoning.summary", "summary": "Hm, so.", "format": "f", "index": 0},
         {"type": "reasoning.encrypted", "data": "xyz", "id": "rs_1", "format": "f", "index": 0},
+    ],
+    "two ids": [
+        {"type": "reasoning.encrypted", "data": "xyz", "id": "rs_1", "index": 0},
+        {"type": "reasoning.encrypted", "data": "abc", "id": "rs_2", "index": 0},
     ],
     "two indexes": [
         {"type": "reasoning.summary", "summary": "Hm, so.", "format": "f", "index": 0},

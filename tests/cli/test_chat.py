@@ -106,7 +106,7 @@ def slow():
 
 
 def citing():
-    source = Citation(url="https://example.org/" + "a" * 100, title="Docs\\x1b[2J")
+    source = Citation(url="https://example.org/" + "a" * 100, title="Docs\\x1b[2J", start=0, end=3)
     return ScriptedAdapter([say("Yes.", reasoning="I think\\nfirst.", citations=[source])])
 
 
@@ -164,7 +164,9 @@ def test_f18_reasoning_is_a_line_before_the_answer_and_its_sources_follow(folder
         screen.read_until("> ")
         shown = screen.say("cite")
         url = "https://example.org/" + "a" * 100
-        assert shown.endswith(f"  thinks: I think first.\nYes.\nsource: Docs?[2J {url}\n> ")
+        assert shown.endswith(
+            f"  thinks: I think first.\nYes.\nsource: Docs?[2J {url} for “Yes”\n> "
+        )
         assert screen.end() == 0
 
 

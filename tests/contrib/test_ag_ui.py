@@ -102,6 +102,28 @@ def test_f5_empty_reasoning_sends_no_event() -> None:
     assert run.messages == list(request().messages)
 
 
+def test_f5_call_without_arguments_sends_no_empty_delta() -> None:
+    events = list(AgUiRun(request()).stream(chat(call(("probe", "")), say("Yes.")).stream("Hi")))
+    kinds = [event.type.value for event in events]
+    assert kinds[1:4] == ["TOOL_CALL_START", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
+    assert all(getattr(event, "delta", "any") for event in events)
+
+
+def test_f6_reasoning_between_texts_is_a_message_without_the_blank_line() -> None:
+    front_end, run = FrontEnd(request()), AgUiRun(request())
+    front_end.read_all(run.start())
+    for delta in (
+        *(ReasoningDelta("A"), TextDelta("One."), ReasoningDelta("\n\n"), ReasoningDelta("\nB")),
+        *(ReasoningDelta("\n\nC"), TextDelta("Two.")),
+    ):
+        front_end.read_all(run.convert(delta))
+    front_end.read_all(run.convert(AnswerRejected("why")))
+    assert [message["role"] for message in front_end.messages] == ["user", "activity"]
+    front_end.read_all(run.convert(ReasoningDelta("D")))
+    front_end.read_all(run.end(KeyboardInterrupt()))
+    assert [thought["content"] for thought in front_end.of("reasoning")] == ["D"]
+
+
 def test_f6_reasoning_before_calls_and_after_text_is_ended() -> None:
     called = call(("probe", {}), reasoning="I look.")
     front_end = shown(chat(called, say("Yes.", reasoning="So.")))

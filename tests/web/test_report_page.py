@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from support.agents import prompt
 from support.browser import AnyPage, open_browser
 from support.commands import process
 from support.travel_run import approval_log, resumed_log, travel_log
+from weakincentives.citations import Citation
 from weakincentives.content import FolderContentStore
+from weakincentives.inspection.event_log import write_events
 from weakincentives.inspection.run_timeline import NO_END
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
 
 PICTURES = os.environ.get("WINK_PICTURES")
 HOSTILE = (
@@ -110,6 +115,32 @@ def test_page_shows_the_section_tree_messages_and_changes_of_a_turn(open_page: O
     calls = page.get_by_role("region", name="call of book")
     assert calls.nth(1).locator("pre").first.inner_text() == '{"train": "IC 1832", "count": '
     assert page.locator(".rejected .model").inner_text() == '{"train": "IC 1832"}'
+
+
+def test_f18_reasoning_is_folded_and_only_web_sources_are_links(
+    open_page: Open, folder: Path
+) -> None:
+    citations = [
+        Citation(url="https://example.org/a?b=1", title="<b>Docs</b>", start=11, end=15),
+        Citation(url="javascript:window.hacked = 1", title="Evil"),
+    ]
+    session = Session()
+    with (folder / "cited.jsonl").open("w") as file:
+        write_events(session.bus, file)
+        reply = say("Préface 🐈. Café", reasoning=f"I think {HOSTILE}", citations=citations)
+        ScriptedAdapter([reply]).evaluate(prompt(), session=session)
+    report(folder, "cited.jsonl")
+    page = open_page("cited.html")
+    first, second = page.locator(".source").all()
+    assert first.locator("a").get_attribute("href") == "https://example.org/a?b=1"
+    assert first.inner_text() == "<b>Docs</b> · “Café”"
+    assert second.inner_text() == "Evil"
+    assert page.locator(".source a").count() == 1
+    reasoning = page.locator("details", has_text="Reasoning").last
+    assert reasoning.locator("pre").count() == 0
+    reasoning.locator("summary").last.click()
+    assert "I think </script>" in reasoning.locator("pre").last.inner_text()
+    assert page.evaluate("window.hacked") is None
 
 
 def test_approvals_appear_with_the_previewed_diff(open_page: Open) -> None:

@@ -104,10 +104,10 @@ def test_f18_thinking_is_folded_and_only_web_sources_are_links(
     context: Any, tmp_path: Path
 ) -> None:
     sources = [
-        Citation(url="https://example.org/a?b=1", title="<b>Docs</b>"),
+        Citation(url="https://example.org/a?b=1", title="<b>Docs</b>", start=4, end=8),
         Citation(url="javascript:alert(1)", title="Evil"),
     ]
-    reply = say("Yes.", reasoning="I think <b>hard</b>.", citations=sources)
+    reply = say("🐈é. Café", reasoning="I think <b>hard</b>.", citations=sources)
     with serve(ScriptedAdapter([reply]), tmp_path / "chats.db") as url:
         page = open_tab(context, url)
         send(page, "Hello?")
@@ -121,7 +121,7 @@ def test_f18_thinking_is_folded_and_only_web_sources_are_links(
             assert [link.get_attribute("href") for link in links] == ["https://example.org/a?b=1"]
             assert page.locator(".sources").inner_text().split("\n") == [
                 "Sources",
-                "<b>Docs</b>",
+                "<b>Docs</b> · “Café”",
                 "Evil",
             ]
             page.reload()

@@ -124,12 +124,14 @@ const ACTIVITIES = {
 };
 
 // The sources of the answer above; the URL of a source that is not on the web is empty.
-function addSources(id, citations) {
+function addSources(id, { citations, message_id: messageId }) {
+  const signs = [...(shown.get(messageId)?.textContent ?? "")]; // positions count code points
   const sources = element("section", "sources", "Sources");
-  for (const { url, title, source } of citations) {
+  for (const { url, title, source, start, end } of citations) {
     const isLink = /^https?:\/\//i.test(url);
     const made = element(isLink ? "a" : "span", "source", title || url || source);
     if (isLink) Object.assign(made, { href: url, rel: "noopener noreferrer", target: "_blank" });
+    if (start !== null) made.append(element("small", "passage", ` · “${signs.slice(start, end).join("").slice(0, 200)}”`));
     sources.append(made);
   }
   add(id, sources);
@@ -160,7 +162,7 @@ function addMessage(message) {
       break;
     case "activity": {
       if (message.activityType === "approval_requested" && !shown.has(message.id)) addApproval(message.id, message.content);
-      if (message.activityType === "citations" && !shown.has(message.id)) addSources(message.id, message.content.citations);
+      if (message.activityType === "citations" && !shown.has(message.id)) addSources(message.id, message.content);
       const words = ACTIVITIES[message.activityType];
       if (words) add(message.id, element("p", "activity detail", words(message.content)));
     }

@@ -93,8 +93,7 @@ def _add_details(details: list[AnyJson], chunks: list[AnyJson]) -> None:
             if isinstance(it, dict) and (it.get("type"), it.get("index")) == (kind, index)
         )
         entry: JsonObject | None = next(same, None)
-        adds = any(chunk.get(name) for name in _DETAIL_TEXTS)
-        if entry is None or (index is None and adds and entry.get("signature")):
+        if entry is None or _is_other_detail(entry, chunk):
             details.append(entry := {})
         for key, value in chunk.items():
             if key in _DETAIL_TEXTS and isinstance(value, str):
@@ -104,6 +103,14 @@ def _add_details(details: list[AnyJson], chunks: list[AnyJson]) -> None:
                 entry[key].write(value)
             elif value is not None or key not in entry:
                 entry[key] = value
+
+
+def _is_other_detail(entry: JsonObject, chunk: JsonObject) -> bool:
+    """Returns whether a chunk starts another entry although its type and index are the same."""
+    ids = entry.get("id"), chunk.get("id")
+    has_text = any(chunk.get(name) for name in _DETAIL_TEXTS)
+    is_signed = chunk.get("index") is None and bool(entry.get("signature"))
+    return (None not in ids and ids[0] != ids[1]) or (is_signed and has_text)
 
 
 def _is_text_chunk(part: JsonObject) -> bool:

@@ -10,7 +10,6 @@ from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
-from ..serde import Json
 from .chat_chunks import dicts, join_texts, merge, sort_by_index
 from .cited_text import CitedText, read_citation
 from .codec import (
@@ -38,7 +37,6 @@ __all__ = ["ChatCodec", "text_of"]
 # The assistant message fields that every server accepts.
 _FIELDS = frozenset({"role", "content", "tool_calls"})
 _REASONING = ("reasoning_content", "reasoning")
-_ALL_REASONING = frozenset({*_REASONING, "reasoning_details", "thinking_blocks"})
 # Sent between a tool result and a user message.
 _SOURCES = ("citations", "search_results")
 _WAITING = "(Waiting for the next message.)"
@@ -49,6 +47,7 @@ class ChatCodec(Codec):
 
     wire_format = "chat"
     instructions_role = "system"
+    reasoning_fields = frozenset({*_REASONING, "reasoning_details", "thinking_blocks"})
     stream_options: ClassVar[JsonObject] = {
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -76,6 +75,8 @@ class ChatCodec(Codec):
     def __init__(self, options: CodecOptions, provider: str) -> None:
         super().__init__(options, provider)
         self._names: dict[str, str] = {}  # tool names by call id
+        first = options.profile.reasoning_field
+        self._fields = sorted(_REASONING, key=lambda name: name != first)
 
     def read_text(self, event: AnyJson) -> str:
         return "".join(
@@ -83,20 +84,13 @@ class ChatCodec(Codec):
         )
 
     def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
-        first = self.options.profile.reasoning_field or _REASONING[0]
-        fields = sorted(_REASONING, key=lambda name: name != first)
-        for choice in _choices(event):
-            yield from _reasoning_pieces(_message_part(choice), fields)
-
-    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
-        return tuple(
-            [
-                {key: value for key, value in item.items() if key not in _ALL_REASONING}
-                if isinstance(item, dict)
-                else item
-                for item in items
-            ]
-        )
+        parts = [_message_part(choice) for choice in _choices(event)]
+        return [
+            piece
+            for part in parts
+            if not self.reasoning_fields.isdisjoint(part) or isinstance(part.get("content"), list)
+            for piece in _reasoning_pieces(part, self._fields)
+        ]
 
     def join_events(self, events: list[AnyJson]) -> object:
         message: JsonObject = {}
@@ -166,15 +160,18 @@ class ChatCodec(Codec):
             wire_format=self.wire_format,
             requested_model=self.options.model,
             reasoning=self.reasoning_in([{"choices": [choice]}], cited.text),
-            citations=() if refusal else self.read_citations(reply, cited.citations(text)),
+            citations=() if refusal else self.read_citations(reply, message, cited.citations(text)),
         )
 
     def read_citations(
-        self, reply: JsonObject, cited: tuple[Citation, ...]
+        self, reply: JsonObject, message: JsonObject, cited: tuple[Citation, ...]
     ) -> tuple[Citation, ...]:
         """Returns the message's citations, and further sources in the reply, which have no span."""
+        if not any(map(reply.get, _SOURCES)) and not message.get("citations"):
+            return cited
         known = {citation.url for citation in cited}
-        return (*cited, *[source for source in _read_sources(reply) if source.url not in known])
+        sources = _read_sources(reply, message)
+        return (*cited, *dict.fromkeys([it for it in sources if it.url not in known]))
 
     def _read_call(self, item: AnyJson, index: int) -> ToolCall:
         match item:
@@ -361,19 +358,23 @@ def _reasoning_pieces(message: JsonObject, fields: Sequence[str]) -> Iterator[Re
 
 def _without_unsigned(item: JsonObject) -> JsonObject:
     """Returns the model's message without interrupted thinking, which has no signature."""
-    blocks = item.get("thinking_blocks")
-    if not isinstance(blocks, list):
-        return item
-    signed = [
-        block
-        for block in dicts(blocks)
-        if block.get("type") != "thinking" or block.get("signature")
-    ]
-    if len(signed) == len(blocks):
-        return item
-    return {key: value for key, value in item.items() if key != "thinking_blocks"} | (
-        {"thinking_blocks": signed} if signed else {}
-    )
+    for name in ("thinking_blocks", "reasoning_details"):
+        entries = item.get(name)
+        if isinstance(entries, list):
+            signed = [entry for entry in entries if not _is_unsigned(entry)]
+            if len(signed) < len(entries):
+                item = {key: value for key, value in item.items() if key != name or signed}
+                item |= {name: signed} if signed else {}
+    return item
+
+
+def _is_unsigned(entry: AnyJson) -> bool:
+    """Returns whether an entry is Claude's thinking without its signature."""
+    match entry:
+        case {"type": "thinking"} | {"type": "reasoning.text", "format": "anthropic-claude-v1"}:
+            return not entry.get("signature")
+        case _:
+            return False
 
 
 def _last_sources(events: Iterable[AnyJson]) -> JsonObject:
@@ -387,22 +388,20 @@ def _last_sources(events: Iterable[AnyJson]) -> JsonObject:
     }
 
 
-def _read_sources(reply: JsonObject) -> Iterator[Citation]:
-    """Yields the sources that Perplexity and xAI list next to the message."""
+def _read_sources(reply: JsonObject, message: JsonObject) -> Iterator[Citation]:
+    """Yields the sources that servers such as Perplexity and xAI list next to the text."""
+    results = dicts(reply.get("search_results"))
     titles = {
-        result.get("url"): title
-        for result in dicts(reply.get("search_results"))
-        if isinstance(result.get("url"), str) and isinstance(title := result.get("title"), str)
+        url: title
+        for result in results
+        if isinstance(url := result.get("url"), str)
+        and isinstance(title := result.get("title"), str)
     }
-    listed = reply.get("citations")
+    listed = reply.get("citations") or message.get("citations") or results
     for source in listed if isinstance(listed, list) else ():
         named = {"url": source} if isinstance(source, str) else source
         if citation := read_citation(named):
-            yield (
-                citation
-                if citation.title
-                else replace(citation, title=titles.get(citation.url, ""))
-            )
+            yield replace(citation, title=citation.title or titles.get(citation.url, ""))
 
 
 def text_of(content: AnyJson) -> str:

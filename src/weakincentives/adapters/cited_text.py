@@ -60,9 +60,10 @@ class CitedText:
         """Adds a part; its annotations cite passages of it, or with `whole_part` all of it."""
         start, self._length = self._length, self._length + len(text)
         self._parts.append(text)
-        found = annotations if isinstance(annotations, list) else []
-        position = _positions(text, in_bytes=self._in_bytes) if found and not whole_part else None
-        for annotation in found:
+        if not annotations or not isinstance(annotations, list):
+            return
+        position = None if whole_part else _positions(text, in_bytes=self._in_bytes)
+        for annotation in annotations:
             if citation := read_citation(annotation):
                 span = (0, len(text)) if position is None else _span(annotation, position)
                 if span is not None and 0 <= span[0] < span[1] <= len(text):
@@ -72,6 +73,8 @@ class CitedText:
 
     def citations(self, shown: str) -> tuple[Citation, ...]:
         """Returns the citations, each once, for the end of the text that is `shown`."""
+        if not self._citations:
+            return ()
         distance = len(shown) - self._length
         moved = [citation.moved(distance) for citation in self._citations]
         return tuple(dict.fromkeys(map(_checked, moved)))

@@ -164,6 +164,12 @@ class Codec(SettingsEncoder):
     instructions_role: PromptRole
     """The prompt's role if there is a user message."""
 
+    reasoning_types: tuple[str, ...] = ()
+    """The types of items that contain reasoning."""
+
+    reasoning_fields: frozenset[str] = frozenset()
+    """The fields that contain reasoning, or refer to it, in other items."""
+
     call_ids: str = r"(?s:.+)"
     """A regular expression for the tool call ids that the API accepts."""
 
@@ -380,7 +386,13 @@ class Codec(SettingsEncoder):
 
     def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
         """Returns items for another model of the same provider, which cannot read the reasoning."""
-        return items
+        return tuple(
+            [
+                {key: value for key, value in item.items() if key not in self.reasoning_fields}
+                for item in items
+                if isinstance(item, dict) and item.get("type") not in self.reasoning_types
+            ]
+        )
 
     def delta_reader(self) -> DeltaReader:
         """Returns a reader for the events of one reply."""
@@ -389,12 +401,14 @@ class Codec(SettingsEncoder):
 
     def reasoning_in(self, events: Iterable[AnyJson], text: str = "") -> str:
         """Returns the reasoning in a reply's events, or in its `text`."""
-        reader = self.delta_reader()
-        for event in events:
-            for piece in self.read_reasoning(event):
-                reader.add(piece)
+        pieces = [piece for event in events for piece in self.read_reasoning(event)]
         if self.options.profile.think_tags:
-            reader.add(ReasoningPiece("tags", "", split_thoughts(text)[0]))
+            pieces.append(ReasoningPiece("tags", "", split_thoughts(text)[0]))
+        if not pieces:
+            return ""
+        reader = self.delta_reader()
+        for piece in pieces:
+            reader.add(piece)
         return reader.reasoning
 
     @abstractmethod

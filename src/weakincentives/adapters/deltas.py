@@ -74,8 +74,9 @@ class DeltaReader:
 
     def read(self, event: AnyJson) -> list[Delta]:
         """Returns an event's deltas: its reasoning, then its text."""
-        pieces = self._read_reasoning(event)
-        deltas: list[Delta] = [ReasoningDelta(chunk) for it in pieces if (chunk := self.add(it))]
+        deltas: list[Delta] = []
+        if pieces := self._read_reasoning(event):
+            deltas += [ReasoningDelta(chunk) for piece in pieces if (chunk := self.add(piece))]
         text = self._read_text(event)
         if self._thoughts is not None and text:
             thought, text = self._thoughts.feed(text)

@@ -25,7 +25,6 @@ from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
 from ..model_settings import ModelSettings
 from ..redaction import Redactor, causes, credentials_in
-from ..serde import Json
 from .chat_completions import ChatCodec, text_of
 from .cited_text import read_citation
 from .codec import AnyJson, CodecOptions, JsonObject, PromptRole, merge_counts
@@ -300,6 +299,8 @@ def _internal_call() -> ContextVar[bool] | None:
 class _LiteLLMCodec(ChatCodec):
     """The Chat Completions codec, with LiteLLM's additions to stream chunks."""
 
+    reasoning_fields = ChatCodec.reasoning_fields | {"provider_specific_fields"}
+
     def join_events(self, events: list[AnyJson]) -> object:
         """Returns `None` for an empty stream, for which LiteLLM invents a final event."""
         choices = [choice for event in events for choice in event["choices"]]
@@ -325,18 +326,8 @@ class _LiteLLMCodec(ChatCodec):
                 message["provider_specific_fields"] = extras
         return reply
 
-    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
-        return tuple(
-            [
-                {key: value for key, value in item.items() if key != "provider_specific_fields"}
-                if isinstance(item, dict)
-                else item
-                for item in super().without_reasoning(items)
-            ]
-        )
-
     def read_citations(
-        self, reply: JsonObject, cited: tuple[Citation, ...]
+        self, reply: JsonObject, message: JsonObject, cited: tuple[Citation, ...]
     ) -> tuple[Citation, ...]:
         """Returns the citations that LiteLLM gives for whole replies and streams alike.
 
@@ -345,14 +336,13 @@ class _LiteLLMCodec(ChatCodec):
         """
         if reply.get("citations"):
             cited = ()
-        message = reply["choices"][0]["message"]
         listed = (message.get("provider_specific_fields") or {}).get("citations")
         blocks = listed if isinstance(listed, list) else []
         found = [
             read_citation(item) for block in blocks if isinstance(block, list) for item in block
         ]
         more = [citation for citation in found if citation is not None]
-        return tuple(dict.fromkeys([*super().read_citations(reply, cited), *more]))
+        return tuple(dict.fromkeys([*super().read_citations(reply, message, cited), *more]))
 
 
 @dataclass(frozen=True, slots=True)

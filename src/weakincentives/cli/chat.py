@@ -208,7 +208,8 @@ class _Screen:
                 if not self._in_text:
                     self._write_text(response.text)
                 self._end_line()
-                sys.stderr.writelines(map(source_line, response.citations))
+                sources = [source_line(it, response.text) for it in response.citations]
+                sys.stderr.writelines(sources)
 
     def ask(self, preview: Preview) -> Decision:
         """Asks the user about a tool call."""

@@ -39,10 +39,11 @@ def short_line(margin: str, text: str) -> str:
     return cut(text, _WIDTH - 1, counted=False)
 
 
-def source_line(citation: Citation) -> str:
-    """Returns a line with a source that the model cites; a long URL is not cut."""
+def source_line(citation: Citation, text: str) -> str:
+    """Returns a line with a source that `text` cites, and the passage; a long URL is not cut."""
     url = citation.url if citation.name != citation.url else ""
-    return single_line(f"source: {citation.name} {url}") + "\n"
+    passage = f"for “{cut(citation.passage(text), _WIDTH // 2)}”" if citation.span else ""
+    return single_line(f"source: {citation.name} {url} {passage}") + "\n"
 
 
 def print_lines(lines: Iterable[str]) -> None:

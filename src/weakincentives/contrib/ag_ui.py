@@ -260,6 +260,8 @@ class AgUiRun:
 
     def _think(self, text: str) -> _Events:
         text = sendable(text)
+        if self._thought is None:
+            text = text.lstrip("\n")  # a blank line separates it from earlier reasoning
         if not text:
             return []
         thought, started = self._thought, list[ag_ui.Event]()
@@ -330,7 +332,11 @@ class AgUiRun:
             ag_ui.ToolCallStartEvent(
                 tool_call_id=call_id, tool_call_name=call.name, parent_message_id=message.id
             ),
-            ag_ui.ToolCallArgsEvent(tool_call_id=call_id, delta=arguments),
+            *(
+                [ag_ui.ToolCallArgsEvent(tool_call_id=call_id, delta=arguments)]
+                if arguments
+                else []
+            ),
             ag_ui.ToolCallEndEvent(tool_call_id=call_id),
         ]
 

@@ -17,7 +17,6 @@ from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
 from ...model_settings import CacheTTL, ModelSettings
 from ...prompt.registry import RESERVED_TOOL_NAMES
-from ...serde import Json
 from ..cited_text import CitedText
 from ..claude_media import CLAUDE_MEDIA, MAX_IMAGES, MAX_MEDIA_CHARS, encode_claude_media
 from ..codec import (
@@ -58,7 +57,6 @@ _PLACEHOLDER: JsonObject = {
     "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
     "defer_loading": True,
 }
-_THINKING = ("thinking", "redacted_thinking")
 _ANTHROPIC = ServerProfile(unsupported_settings=frozenset())
 
 
@@ -84,6 +82,7 @@ class MessagesCodec(Codec):
     stream_options: ClassVar[JsonObject] = {"stream": True}
     media = CLAUDE_MEDIA
     call_ids = "[a-zA-Z0-9_-]+"
+    reasoning_types = ("thinking", "redacted_thinking")
     output_field = "output_config.format"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
@@ -415,6 +414,7 @@ class MessagesCodec(Codec):
         starts = [
             {"type": "content_block_start", "index": index, "content_block": block}
             for index, block in enumerate(blocks)
+            if block["type"] in self.reasoning_types
         ]
         return AssistantMessage(
             text=text,
@@ -441,6 +441,8 @@ class MessagesCodec(Codec):
 
     def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
         match event:
+            case {"delta": {"type": "text_delta"}}:
+                return ()
             case {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}:
                 return [ReasoningPiece("blocks", f"{event.get('index')}", HIDDEN)]
             case {
@@ -453,15 +455,6 @@ class MessagesCodec(Codec):
                 return thinking_pieces(block, f"{event.get('index')}")
             case _:
                 return ()
-
-    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
-        return tuple(
-            [
-                item
-                for item in items
-                if not isinstance(item, dict) or item.get("type") not in _THINKING
-            ]
-        )
 
     def join_events(self, events: list[AnyJson]) -> object:
         reply: JsonObject | None = None
@@ -533,7 +526,7 @@ def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
 
 def _without_final_thinking(blocks: list[JsonObject]) -> list[JsonObject]:
     """Removes trailing thinking blocks, which cannot end a model's message."""
-    while blocks and blocks[-1]["type"] in _THINKING:
+    while blocks and blocks[-1]["type"] in MessagesCodec.reasoning_types:
         del blocks[-1]
     return blocks or [{"type": "text", "text": NO_TEXT}]
 

@@ -7,7 +7,6 @@ from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, M
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
-from ...serde import Json
 from ..cited_text import CitedText
 from ..codec import AnyJson, Codec, CodecOptions, JsonObject, read_call, read_counts, read_usage
 from ..deltas import ReasoningPiece
@@ -56,6 +55,8 @@ class ResponsesCodec(Codec):
         urls=(Image, Document),
     )
     call_ids = r"(?s:.{1,64})"
+    reasoning_types = ("reasoning",)
+    reasoning_fields = frozenset({"id"})  # the server looks for the reasoning of an id
     output_field = "text.format"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
@@ -80,23 +81,16 @@ class ResponsesCodec(Codec):
                 return ""
 
     def read_reasoning(self, event: AnyJson) -> Iterable[ReasoningPiece]:
-        match event:
-            case {"type": "response.output_item.done", "item": {"type": "reasoning"} as item}:
-                return _summary_pieces(item, _place(event, item.get("id")))
-            case {"type": str() as kind} if kind.startswith("response.reasoning_"):
-                return _reasoning_pieces(kind, event)
-            case _:
-                return ()
-
-    def without_reasoning(self, items: tuple[Json, ...]) -> tuple[Json, ...]:
-        """Returns the items without reasoning, and without the ids that refer to it."""
-        kept: list[Json] = []
-        for item in items:
-            if not isinstance(item, dict):
-                kept.append(item)
-            elif item.get("type") != "reasoning":
-                kept.append({key: value for key, value in item.items() if key != "id"})
-        return tuple(kept)
+        kind = event.get("type") if isinstance(event, dict) else None
+        if kind == "response.output_item.done":
+            match event:
+                case {"item": {"type": "reasoning"} as item}:
+                    return _summary_pieces(item, _place(event, item.get("id")))
+                case _:
+                    return ()
+        if isinstance(kind, str) and kind.startswith("response.reasoning_"):
+            return _reasoning_pieces(kind, event)
+        return ()
 
     def join_events(self, events: list[AnyJson]) -> object:
         """Returns the reply in the last event, with items from earlier events if it has none."""
@@ -120,12 +114,12 @@ class ResponsesCodec(Codec):
         self, reply: JsonObject, items: list[AnyJson], events: list[AnyJson]
     ) -> JsonObject:
         if reply.get("output"):
-            return reply
+            return _with_annotations(reply, events)
         text = "".join(map(self.read_text, events))
         if text and not any(item.get("type") == "message" for item in items):
             part = {"type": "output_text", "text": text, "annotations": []}
             items.append({"type": "message", "role": "assistant", "content": [part]})
-        return {**reply, "output": items}
+        return _with_annotations({**reply, "output": items}, events)
 
     def usage_of(self, events: list[AnyJson]) -> TokenUsage:
         return read_usage(read_counts(events), "input_tokens", "output_tokens")
@@ -163,6 +157,7 @@ class ResponsesCodec(Codec):
         done = [
             {"type": "response.output_item.done", "output_index": index, "item": item}
             for index, item in enumerate(items)
+            if item["type"] == "reasoning"
         ]
         return AssistantMessage(
             text=text,
@@ -296,6 +291,28 @@ class ResponsesCodec(Codec):
 
 def _encode_call(call: ToolCall) -> JsonObject:
     return {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+
+
+def _with_annotations(reply: JsonObject, events: list[AnyJson]) -> JsonObject:
+    """Returns a reply; parts without annotations get those that only earlier events contain."""
+    found: dict[tuple[int, int], list[AnyJson]] = {}
+    for event in events:
+        match event:
+            case {
+                "type": "response.output_text.annotation.added",
+                "output_index": int() as index,
+                "content_index": int() as place,
+                "annotation": dict() as annotation,
+            }:
+                found.setdefault((index, place), []).append(annotation)
+            case _:
+                pass
+    for index, item in enumerate(reply["output"] if found else ()):
+        parts: AnyJson = item.get("content") if isinstance(item, dict) else None
+        for place, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, dict) and not part.get("annotations") and (index, place) in found:
+                part["annotations"] = found[index, place]
+    return reply
 
 
 def _place(event: JsonObject, item_id: AnyJson) -> str:
