@@ -253,6 +253,7 @@ EXPORTS = {
         "LoopAdapter",
         "MainLoop",
         "Message",
+        "OutputDelta",
         "OutputSpec",
         "Preview",
         "PromptEvaluationError",

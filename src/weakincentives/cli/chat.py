@@ -21,6 +21,7 @@ from ..evaluation.response import (
     AnswerRejected,
     ApprovalRequested,
     Completed,
+    OutputDelta,
     Restarted,
     StreamEvent,
     TextDelta,
@@ -180,6 +181,8 @@ class _Screen:
             case TextDelta(text):
                 if self._streams:
                     self._write_text(text)
+            case OutputDelta():
+                pass
             case ToolCallStarted(call):
                 self.write_lines([f"  {call.name} {call.arguments}"])
             case ToolCallFinished(call, message):
