@@ -217,6 +217,7 @@ SHAPES = [
     pytest.param(
         list[Ticket], '{"items": [{"n": 1, "s": "a"}, {', [{"n": 1, "s": "a"}, {}], id="E8-records"
     ),
+    pytest.param(dict[str, int] | None, "{}", {}, id="E8-empty-object-without-a-wrapper"),
     pytest.param(int | str, '{"value": "ab', "ab", id="E8-union-as-text"),
     pytest.param(int | str, '{"value": 12', ABSENT, id="E8-union-with-half-a-number"),
     pytest.param(int | str, '{"value": 12}', 12, id="E8-union-as-number"),

@@ -9,7 +9,7 @@ from ..limits import TokenUsage
 from ..protocols import SessionProtocol
 from ..runtime.events import AnswerRejected, Compacted
 from ..serde.json_types import Json
-from ..serde.partial_json import Operation, PartialValue
+from ..serde.partial_value import Operation, PartialValue
 from .approval import Preview
 from .conversation import Conversation
 from .messages import Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved

@@ -4,8 +4,9 @@ import re
 from functools import lru_cache
 
 from .. import serde
-from ..serde.partial_json import PartialJson, PartialValue
+from ..serde.partial_json import PartialJson
 from ..serde.partial_places import Place
+from ..serde.partial_value import PartialValue
 from .output import StructuredOutputConfig
 
 __all__ = ["PartialOutput"]
@@ -38,7 +39,12 @@ class PartialOutput:
         self._line: str | None = ""  # the current line, if it may be a fence
         self._ticks = self._rank = self._block_rank = 0
         self._reads = True  # whether the current block, or the text without one, is the answer
-        self._parser = PartialJson(_place_of(self._config), self._config.wrapper)
+        self._parsers = self._new_parsers()
+
+    def _new_parsers(self) -> list[PartialJson]:
+        place, wrapper = _place_of(self._config), self._config.wrapper
+        wrapped = [PartialJson(place, wrapper)] if wrapper else []
+        return [*wrapped, PartialJson(place)]  # the answer may also come without its wrapper
 
     def feed(self, text: str) -> bool:
         """Reads the next chunk of the answer; returns whether its value has changed."""
@@ -46,7 +52,7 @@ class PartialOutput:
         if self._start is not None:
             text = self._without_thoughts(self._start + text)
         self._read(text)
-        if self._end is not None and self._parser.has_stopped:
+        if self._end is not None and not self._parsers:
             text = self._end + text
             if end := _THOUGHT_END.search(text):  # its start was a part of the model's template
                 self._end = None
@@ -91,7 +97,7 @@ class PartialOutput:
             self._ticks, self._block_rank = len(fence[1]), _RANKS.get("".join(words[:1]), 0)
             self._reads = self._block_rank > self._rank
             if self._reads:
-                self._parser = PartialJson(_place_of(self._config), self._config.wrapper)
+                self._parsers = self._new_parsers()
         elif fence and not words and len(fence[1]) >= self._ticks:
             if self._reads:
                 self._rank = self._block_rank
@@ -100,8 +106,14 @@ class PartialOutput:
             self._pass(f"{line or ''}\n")
 
     def _pass(self, text: str) -> None:
-        if self._reads and self._parser.feed(text):
-            self.value = self._parser.value
+        if not self._reads:
+            return
+        shown = self._parsers[:1]
+        changed = [parser for parser in self._parsers if parser.feed(text)]
+        self._parsers = [parser for parser in self._parsers if not parser.has_stopped]
+        for parser in (self._parsers or shown)[:1]:
+            if parser in changed or ([parser] != shown and parser.value is not None):
+                self.value = parser.value
 
 
 @lru_cache(maxsize=256)
