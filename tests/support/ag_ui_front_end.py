@@ -21,7 +21,7 @@ class FrontEnd:
         ]
         self.state = "before"
         self.last: Json = {}
-        self.shared_state: object = None
+        self.shared_state: object = request.state if request else None
         self._texts: set[str] = set()
         self._calls: set[str] = set()
         self._unanswered: set[str] = set()

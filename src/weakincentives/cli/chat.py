@@ -31,7 +31,7 @@ from ..evaluation.response import (
 from ..runtime.events import Compacted
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, write_file
-from .printing import printable, short_line
+from .printing import LiveOutput, printable, short_line
 from .run_options import (
     Adapter,
     Api,
@@ -89,7 +89,9 @@ def chat(
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     file = save or resume
-    session, screen = Session(content=_content_store(file, resume)), _Screen()
+    output = prompt.structured_output
+    is_typed = output is not None and output.container != "text"
+    session, screen = Session(content=_content_store(file, resume)), _Screen(is_typed=is_typed)
     prompt.render(session=session, visibility_overrides=overrides)  # raises if params are missing
     with ExitStack() as stack:
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
@@ -123,6 +125,7 @@ def chat(
                     raise
                 screen.write_lines([f"wink: {error}"])
             finally:
+                screen.hide_output()
                 if file is not None:
                     _save(session, file)
 
@@ -143,13 +146,16 @@ def _content_folder(file: Path) -> Path:
 class _Screen:
     """Shows the events of a chat and reads the user's messages.
 
-    On a terminal, text is shown as soon as it arrives. In a file or pipe, an answer is written only
-    once it is final, because text that has been written cannot be removed.
+    On a terminal, text is shown as soon as it arrives, and a typed answer as far as it has arrived,
+    until it is complete. In a file or pipe, an answer is written only once it is final, because
+    text that has been written cannot be removed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_typed: bool) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
-        self._streams = sys.stdout.isatty()
+        live = LiveOutput() if is_typed else None
+        self._live = live if live is not None and live.is_supported else None
+        self._streams = sys.stdout.isatty() and self._live is None
         self._in_text = False  # whether the last output was the model's text
         self._turn_has_text = False
         if self.interactive:
@@ -182,7 +188,8 @@ class _Screen:
                 if self._streams:
                     self._write_text(text)
             case OutputDelta():
-                pass
+                if self._live is not None:
+                    self._live.show(event)
             case ToolCallStarted(call):
                 self.write_lines([f"  {call.name} {call.arguments}"])
             case ToolCallFinished(call, message):
@@ -222,11 +229,18 @@ class _Screen:
         self._turn_has_text = False
 
     def _write_text(self, text: str) -> None:
+        self.hide_output()
         sys.stdout.write(printable(text))
         sys.stdout.flush()
         self._in_text = self._turn_has_text = True
 
+    def hide_output(self) -> None:
+        """Removes the typed answer so far from the terminal."""
+        if self._live is not None:
+            self._live.hide()
+
     def _end_line(self) -> None:
+        self.hide_output()
         if self._in_text:
             sys.stdout.write("\n")
             sys.stdout.flush()
