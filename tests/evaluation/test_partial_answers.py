@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import process_time
@@ -228,7 +228,7 @@ def test_adapter_that_forwards_a_stream_does_not_repeat_its_partial_answers(run:
         def stream(self, prompt: Any, /, **options: Any) -> Any:
             yield from Chunks([say(ANSWER)]).stream(prompt, **options)
 
-        async def stream_async(self, prompt: Any, /, **options: Any) -> Any:
+        async def stream_async(self, prompt: Any, /, **options: Any) -> AsyncGenerator[Any]:
             for event in self.stream(prompt, **options):
                 yield event
 
