@@ -28,6 +28,7 @@ from ..evaluation.response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from ..prompt.template import AnyPrompt
 from ..runtime.events import Compacted
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, write_file
@@ -89,9 +90,7 @@ def chat(
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     file = save or resume
-    output = prompt.structured_output
-    is_typed = output is not None and output.container != "text"
-    session, screen = Session(content=_content_store(file, resume)), _Screen(is_typed=is_typed)
+    session, screen = Session(content=_content_store(file, resume)), _Screen(prompt)
     prompt.render(session=session, visibility_overrides=overrides)  # raises if params are missing
     with ExitStack() as stack:
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
@@ -115,7 +114,7 @@ def chat(
                     visibility_overrides=overrides,
                     approver=screen.ask if is_interactive() else None,
                 )
-                with closing(stream) as events:
+                with closing(stream) as events, closing(screen):
                     for event in events:
                         screen.show(event)
             except KeyboardInterrupt:
@@ -125,7 +124,6 @@ def chat(
                     raise
                 screen.write_lines([f"wink: {error}"])
             finally:
-                screen.hide_output()
                 if file is not None:
                     _save(session, file)
 
@@ -151,8 +149,10 @@ class _Screen:
     text that has been written cannot be removed.
     """
 
-    def __init__(self, *, is_typed: bool) -> None:
+    def __init__(self, prompt: AnyPrompt) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        output = prompt.structured_output
+        is_typed = output is not None and output.container != "text"
         live = LiveOutput() if is_typed else None
         self._live = live if live is not None and live.is_supported else None
         self._streams = sys.stdout.isatty() and self._live is None
@@ -229,18 +229,18 @@ class _Screen:
         self._turn_has_text = False
 
     def _write_text(self, text: str) -> None:
-        self.hide_output()
+        self.close()
         sys.stdout.write(printable(text))
         sys.stdout.flush()
         self._in_text = self._turn_has_text = True
 
-    def hide_output(self) -> None:
+    def close(self) -> None:
         """Removes the typed answer so far from the terminal."""
         if self._live is not None:
             self._live.hide()
 
     def _end_line(self) -> None:
-        self.hide_output()
+        self.close()
         if self._in_text:
             sys.stdout.write("\n")
             sys.stdout.flush()
