@@ -56,7 +56,7 @@ FOREIGN = set(
     interrupt_on interruptions last_agent needs_approval requires_approval
     FallbackModel ModelFallbackMiddleware ModelRetry SummarizationMiddleware UsageLimits as_tool
     create_agent input_guardrails output_guardrails output_validator run_stream run_streamed
-    run_sync stream_mode system_prompt RootModel thread_id request_limit output_type
+    run_sync stream_output stream_mode system_prompt RootModel thread_id request_limit output_type
     ACTIVITY_SNAPSHOT TEXT_MESSAGE_START TOOL_CALL_RESULT TOOL_CALL_START StreamingResponse
     BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")
 )

@@ -255,6 +255,7 @@ EXPORTS = {
         "LoopAdapter",
         "MainLoop",
         "Message",
+        "OutputDelta",
         "OutputSpec",
         "Preview",
         "PromptEvaluationError",

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from uuid import uuid4
@@ -14,8 +14,9 @@ from pydantic import TypeAdapter
 from weakincentives import Chat, MainLoop, RunSuspended, Session
 from weakincentives.contrib.ag_ui import AgUiRun
 from weakincentives.evaluation import Decision, StreamEvent, Suspension, TurnOptions
+from weakincentives.prompt.template import AnyPrompt
 
-from .prompt import Order, clerk
+from .prompt import Order
 from .store import ChatStore, StaleChatError, Status
 
 __all__ = ["BusyError", "LiveChat"]
@@ -37,8 +38,10 @@ class BusyError(Exception):
 class LiveChat:
     """One chat in this process."""
 
-    def __init__(self, secret: str, store: ChatStore, loop: MainLoop) -> None:
-        self._secret, self._store, self._loop = secret, store, loop
+    def __init__(
+        self, secret: str, store: ChatStore, loop: MainLoop, prompt: Callable[[], AnyPrompt]
+    ) -> None:
+        self._secret, self._store, self._loop, self._prompt = secret, store, loop, prompt
         self._task: asyncio.Task[None] | None = None
         self._frames: list[str] = []  # of the current run
         self._tabs: set[asyncio.Queue[str]] = set()
@@ -53,7 +56,7 @@ class LiveChat:
         self._session = Session()
         if snapshot := self._stored.snapshot:
             self._session.restore(self._session.parse_snapshot(snapshot, types=[Order]))
-        self._chat = Chat(self._loop, clerk(), session=self._session)
+        self._chat = Chat(self._loop, self._prompt(), session=self._session)
 
     @property
     def idle(self) -> bool:
@@ -148,7 +151,7 @@ class LiveChat:
 
     async def _turn(
         self, message: str | None, options: TurnOptions
-    ) -> AsyncGenerator[StreamEvent[None]]:
+    ) -> AsyncGenerator[StreamEvent[object]]:
         self._suspension = ""
         try:
             async with aclosing(self._chat.stream_async(message, **options)) as events:

@@ -15,8 +15,10 @@ from starlette.routing import Route
 
 from weakincentives import Approve, Deny, MainLoop
 from weakincentives.contrib.ag_ui import new_message
+from weakincentives.prompt.template import AnyPrompt
 
 from .live import BusyError, LiveChat
+from .prompt import clerk
 from .store import ChatStore, StaleChatError
 
 __all__ = ["make_app"]
@@ -52,9 +54,14 @@ class _Refusal(Exception):
         self.status = status
 
 
-def make_app(store: ChatStore, loop: MainLoop) -> Starlette:
-    """Returns the application, which accepts requests only for this machine's own host names."""
-    chats = _Chats(store, loop)
+def make_app(
+    store: ChatStore, loop: MainLoop, prompt: Callable[[], AnyPrompt] = clerk
+) -> Starlette:
+    """Returns the application, which accepts requests only for this machine's own host names.
+
+    `prompt` creates the prompt of each chat.
+    """
+    chats = _Chats(store, loop, prompt)
     routes = [Route(path, _guarded(_page)) for path in _FILES]
     routes.append(Route("/events", _guarded(chats.events)))
     for endpoint in (chats.agent, chats.decide, chats.go_on, chats.stop):
@@ -77,8 +84,8 @@ async def _page(request: Request) -> Response:
 class _Chats:
     """The endpoints of a browser's chat."""
 
-    def __init__(self, store: ChatStore, loop: MainLoop) -> None:
-        self._store, self._loop = store, loop
+    def __init__(self, store: ChatStore, loop: MainLoop, prompt: Callable[[], AnyPrompt]) -> None:
+        self._store, self._loop, self._prompt = store, loop, prompt
         self._live: dict[str, LiveChat] = {}
 
     async def events(self, request: Request) -> Response:
@@ -127,7 +134,7 @@ class _Chats:
         for idle in [key for key, chat in self._live.items() if chat.idle and key != secret]:
             del self._live[idle]
         if secret not in self._live:
-            self._live[secret] = LiveChat(secret, self._store, self._loop)
+            self._live[secret] = LiveChat(secret, self._store, self._loop, self._prompt)
         return self._live[secret]
 
 

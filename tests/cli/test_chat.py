@@ -114,6 +114,21 @@ def mistaken():
     return Streaming([say('{"reply": 1}'), say('{"text": "ok"}')])
 
 
+def writing():
+    """Writes a typed answer slowly, after one that is rejected."""
+
+    class Writing(ScriptedAdapter):
+        def ask_stream(self, request) -> Iterator:
+            message = self.ask(request)
+            for character in message.text:
+                time.sleep(0.02)
+                yield TextDelta(character)
+            yield message
+
+    text = "all \\\\u2705 \\\\u001b[2J you wanted to know about it"
+    return Writing([say('{"text": 1, "reply": "no"}'), say(f'{{"text": "{text}"}}')])
+
+
 def talkative():
     """Writes before it asks for the section, which starts the evaluation again."""
     look = OPEN.__class__(text="Let me look.", tool_calls=OPEN.tool_calls, finish="tool_calls")
@@ -128,8 +143,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def terminal(folder: Path, *arguments: str) -> Generator[Terminal]:
-    made = Terminal(folder, "chat", *arguments)
+def terminal(
+    folder: Path, *arguments: str, command: str = "chat", kind: str = "dumb"
+) -> Generator[Terminal]:
+    made = Terminal(folder, command, *arguments, kind=kind)
     try:
         yield made
     finally:
@@ -232,6 +249,32 @@ def test_rejected_text_is_marked_as_discarded(folder: Path) -> None:
         assert shown[-4].startswith("  rejected: Your answer does not fit the required JSON schema")
         assert shown[-3] == "  the text above is discarded"
         assert shown[-2] == '{"text": "ok"} '
+
+
+WRITING = "talk:typed", "--adapter", "talk:writing"
+
+
+def test_terminal_chat_shows_a_typed_answer_while_it_arrives(folder: Path) -> None:  # E17
+    with terminal(folder, *WRITING, kind="xterm") as screen:
+        screen.read_until("> ")
+        screen.keys("hello\n")
+        started = screen.read_until('"text": "all ✅')  # formatted, with its escapes replaced
+        assert "  rejected: Your answer does not fit" in started
+        assert "the text above is discarded" not in started  # nothing of it is left
+        rest = screen.read_until("\n> ")
+        assert '"text": "all ✅ \\u001b[2J you wan' in rest
+        assert "\x1b[2J" not in started + rest
+        assert rest.count('{"text": "all') == 1  # the complete answer replaces the live one
+        assert screen.end() == 0
+
+
+def test_terminal_run_shows_a_typed_answer_while_it_arrives(folder: Path) -> None:  # E17
+    with terminal(folder, *WRITING, command="run", kind="xterm") as screen:
+        shown = screen.read_until('"output"')
+        assert '"text": "all ✅ \\u001b[2J you' in shown
+        assert shown.index('"text": "all') < shown.index("know about it")
+        assert "\x1b[2J" not in shown
+        assert '"restarts": 0' in screen.read_until("}\n")
 
 
 def test_text_before_a_restart_is_marked_as_discarded(folder: Path) -> None:

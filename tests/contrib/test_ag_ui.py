@@ -1,9 +1,11 @@
 """AG-UI: a strict front end accepts every stream's events and ends with the run's messages."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -36,9 +38,12 @@ from weakincentives.testing import ScriptedAdapter, call, say
 
 pytest.importorskip("ag_ui", reason="the extra `ag-ui` is not installed")
 from ag_ui import core as ag_ui
+from ag_ui.encoder import EventEncoder
 from pydantic import TypeAdapter
 
 from support.ag_ui_front_end import FrontEnd, as_json
+from support.partial_answers import ANSWER, ORDER, Chunks, Order, template
+from weakincentives import serde
 from weakincentives.contrib.ag_ui import AgUiRun, earlier_conversation, new_message
 
 type Events = list[StreamEvent[Any]]  # Any: streams with any output type
@@ -157,6 +162,83 @@ def test_f18_citations_of_the_answer_are_an_activity() -> None:
 def test_typed_answer_is_the_result() -> None:
     front_end = shown(chat(say('{"value": 3}'), asked=prompt(output=int)))
     assert front_end.last["result"] == 3
+    assert front_end.shared_state == 3
+
+
+def states(asked: Any, *replies: Any, size: int = 1, path: str = "") -> list[Any]:
+    """Returns the shared state after each event that changes it."""
+    adapter = type("Sized", (Chunks,), {"size": size})(replies)
+    front_end, run, found = FrontEnd(asked), AgUiRun(asked, output_path=path), list[Any]()
+    for event in run.stream(MainLoop(adapter).stream(template(Order), "Go.")):
+        front_end.read(EventEncoder().encode(event).removeprefix("data: "))
+        if event.type is ag_ui.EventType.STATE_DELTA:
+            found.append(deepcopy(front_end.shared_state))
+    return found
+
+
+@given(size=st.integers(1, 100))
+def test_state_grows_with_a_typed_answer_until_it_is_the_output(size: int) -> None:  # E14, E17
+    found = states(request(), say(ANSWER), size=size)
+    assert found[-1] == serde.dump(ORDER)
+    assert size > 1 or found[:3] == [{}, {"number": 12}, {"number": 12, "state": "open"}]
+    assert len(found) > min(10, 50 // size)
+
+
+def test_output_has_its_own_place_in_a_shared_state() -> None:  # E14
+    asked = request()
+    asked.state = {"theme": "dark", "a/b": None}
+    found = states(asked, say(ANSWER), path="/a~1b")
+    assert found[0] == {"theme": "dark", "a/b": {}}
+    assert found[-1] == {"theme": "dark", "a/b": serde.dump(ORDER)}
+
+
+@pytest.mark.parametrize("path", ["", "/output"])
+def test_rejection_removes_the_answer_from_the_state(path: str) -> None:  # E12
+    asked = request()
+    asked.state = {"theme": "dark"}
+    wrong = say('{"number": 12, "note": "so"}')
+    found = states(asked, wrong, say('{"state": "open", "number": 1}'), path=path)
+    removed = found.index({"theme": "dark"} if not path else {"theme": "dark", "output": None})
+    shown = [state if not path else state["output"] for state in found]
+    assert shown[removed - 1] == {"number": 12, "note": "so"}
+    assert shown[removed + 1] == {}
+    assert shown[-1] == serde.dump(Order(1, "open"))
+
+
+def nested(depth: int) -> str:
+    return '{"children": [' * depth + "]}" * depth
+
+
+@dataclass
+class Node:
+    children: "list[Node]" = field(default_factory=list["Node"])
+
+
+@pytest.mark.parametrize(
+    ("output", "answer"),
+    [
+        (Order, lambda n: f'{{"number": 1, "state": "open", "note": "{"x" * n}"}}'),
+        (list[int], lambda n: f"[{','.join('7' * (n // 2))}]"),
+        (Node, lambda n: nested(n // 160)),
+        (
+            Order,
+            lambda n: json.dumps(
+                {"number": 1, "state": "open", "lines": [{"name": "a"}] * (n // 15)}
+            ),
+        ),
+    ],
+    ids=["string", "list", "depth", "records"],
+)
+def test_patches_of_the_state_are_linear_in_the_answer(output: Any, answer: Any) -> None:  # E14
+    def size(length: int) -> int:
+        stream = MainLoop(Chunks([say(answer(length))])).stream(template(output), "Go.")
+        events = list(AgUiRun(request()).stream(stream))
+        assert events[-1].type is ag_ui.EventType.RUN_FINISHED
+        deltas = [event for event in events if event.type is ag_ui.EventType.STATE_DELTA]
+        assert len(deltas) > 5
+        return sum([len(EventEncoder().encode(event)) for event in deltas])
+
+    assert size(16_000) <= 2.3 * size(8_000)
 
 
 def _closed_prompt() -> Any:

@@ -21,7 +21,7 @@ class FrontEnd:
         ]
         self.state = "before"
         self.last: Json = {}
-        self.shared_state: object = None
+        self.shared_state: object = request.state if request else None
         self._texts: set[str] = set()
         self._thoughts: set[str] = set()  # open spans of reasoning
         self._thought: set[str] = set()  # open reasoning messages
@@ -65,6 +65,8 @@ class FrontEnd:
                 self.messages.append(activity | {name: event[name] for name in names})
             case ["STATE", "SNAPSHOT"]:
                 self.shared_state = event["snapshot"]
+            case ["STATE", "DELTA"]:
+                self.shared_state = apply_patch(self.shared_state, event["delta"])
             case ["MESSAGES", "SNAPSHOT"]:
                 self._reconcile(event["messages"])
             case _:
@@ -153,6 +155,29 @@ class FrontEnd:
 
     def of(self, role: str) -> list[Json]:
         return [message for message in self.messages if message["role"] == role]
+
+
+def apply_patch(document: Any, operations: list[Json]) -> Any:
+    """Applies a JSON patch as RFC 6902 defines it; fails for a path that does not exist."""
+    for operation in operations:
+        kind, keys = operation["op"], operation["path"].split("/")
+        value = operation["value"]
+        if keys == [""]:
+            document = value
+            continue
+        assert keys.pop(0) == ""
+        *parents, last = [key.replace("~1", "/").replace("~0", "~") for key in keys]
+        target = document
+        for key in parents:
+            target = target[int(key)] if isinstance(target, list) else target[key]
+        if isinstance(target, list):
+            index = len(target) if last == "-" else int(last)
+            assert 0 <= index < len(target) + (kind == "add")
+            target[index : index + (kind == "replace")] = [value]
+        else:
+            assert kind == "add" or (kind == "replace" and last in target)
+            target[last] = value
+    return document
 
 
 def as_json(message: ag_ui.Message) -> Json:

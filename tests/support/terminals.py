@@ -26,12 +26,18 @@ class Terminal:
         "os.execv(sys.executable, [sys.executable, '-m', *sys.argv[1:]])"
     )
 
-    def __init__(self, folder: Path, *arguments: str, module: str = "weakincentives.cli") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        module: str = "weakincentives.cli",
+        kind: str = "dumb",
+    ) -> None:
         self._keyboard, screen = pty.openpty()
         self._process = subprocess.Popen(
             [sys.executable, "-c", self.START, module, *arguments],
             cwd=folder,
-            env=environment(TERM="dumb", COLUMNS="200"),
+            env=environment(TERM=kind, COLUMNS="200"),
             stdin=screen,
             stdout=screen,
             stderr=screen,

@@ -21,6 +21,7 @@ import uvicorn
 from ag_ui import core as ag_ui
 from starlette.applications import Starlette
 
+from examples.web_chat.prompt import clerk
 from examples.web_chat.server import make_app
 from examples.web_chat.store import ChatStore
 from support.ag_ui_front_end import FrontEnd
@@ -28,6 +29,7 @@ from weakincentives import MainLoop
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.response import TextDelta
+from weakincentives.prompt.template import AnyPrompt
 from weakincentives.testing import ScriptedAdapter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,13 +67,15 @@ class WaitingAdapter(ScriptedAdapter):
 
 
 @contextmanager
-def serve(adapter: ScriptedAdapter, database: Path) -> Generator[str]:
+def serve(
+    adapter: ScriptedAdapter, database: Path, prompt: Callable[[], AnyPrompt] = clerk
+) -> Generator[str]:
     """Serves the chats in `database` until the block ends; yields the URL."""
 
     @contextmanager
     def app() -> Generator[Starlette]:
         with closing(ChatStore(database)) as store:
-            yield make_app(store, MainLoop(adapter))
+            yield make_app(store, MainLoop(adapter), prompt)
 
     with serve_app(app) as url:
         try:

@@ -21,7 +21,7 @@ from weakincentives.evaluation.messages import (
     ToolsRemoved,
     UserMessage,
 )
-from weakincentives.evaluation.response import AnswerRejected, Delta, TextDelta
+from weakincentives.evaluation.response import AnswerRejected, Delta, OutputDelta, TextDelta
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import VisibilityExpansionRequired
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
@@ -365,6 +365,12 @@ class StreamsTwice(ScriptedAdapter):
                 yield piece
 
 
+class HidesTheOutput(ScriptedAdapter):
+    def stream(self, prompt: Any, /, **options: Any) -> Any:
+        events = super().stream(prompt, **options)
+        return [event for event in events if not isinstance(event, OutputDelta)]
+
+
 class EndsWithoutAnEnd(ScriptedAdapter):
     def stream(self, prompt: Any, /, **options: Any) -> Any:
         return list(super().stream(prompt, **options))[:-1]
@@ -447,6 +453,7 @@ class AsksOnceMore(ScriptedAdapter):
             "events: 'RCTCTCTCX' instead of 'RCTICTCTCX'",
         ),
         (StreamsTwice, True, "an answer without a call", "the stream's chunks must add up to"),
+        (HidesTheOutput, True, "an object", "only the last OutputDelta must be {'count': 3"),
         (EndsWithoutAnEnd, True, "an answer without a call", "must end with Completed"),
     ],
 )

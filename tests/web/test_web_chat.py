@@ -1,7 +1,9 @@
 """The web chat in a real browser: tabs, reloads, stops, kills, hostile text, keys, widths, dark."""
 
+import json
 import os
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ pytest.importorskip("ag_ui", reason="the extra `ag-ui` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `mcp` is not installed")
 from support.browser import AnyPage, open_browser
 from support.web_chat import SECONDS, WaitingAdapter, free_port, running_process, serve
+from weakincentives import MarkdownSection, PromptTemplate
 from weakincentives.citations import Citation
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -55,6 +58,33 @@ def context(browser: Any) -> Generator[Any]:
     # Chromium reports every unsuccessful response, and a server that has stopped.
     expected = ("http://127.0.0.1:", "Failed to load resource")
     assert [text for text in problems if not text.startswith(expected)] == []
+
+
+def test_page_shows_a_typed_answer_while_it_arrives(context: Any, tmp_path: Path) -> None:  # E17
+    @dataclass
+    class Advice:
+        tea: str
+        grams: int
+        notes: dict[str, list[str]]
+
+    template = PromptTemplate[Advice](
+        ns="tests", key="advice", sections=[MarkdownSection(title="Task", template="Advise.")]
+    )
+    answer = '{"tea":"Keemun","notes":{"__proto__":["x<b>"],"a/b~":[ "y"]},"grams":100}'
+    adapter = WaitingAdapter([say(answer)])
+    adapter.go.clear()
+    with serve(adapter, tmp_path / "typed.db", template.bind) as url:
+        page = open_tab(context, url)
+        send(page, "Which tea?")
+        article = page.locator("article.typed")
+        article.wait_for()
+        shown = {"tea": "Keemun", "notes": {"__proto__": ["x<b>"], "a/b~": []}}
+        assert json.loads(article.inner_text()) == shown
+        adapter.go.set()
+        page.locator("article.typed", has_text="grams").wait_for()
+        complete = {**shown, "grams": 100, "notes": {"__proto__": ["x<b>"], "a/b~": ["y"]}}
+        assert json.loads(article.inner_text()) == complete
+        assert page.evaluate("({}).x") is None
 
 
 def open_tab(context: Any, url: str) -> AnyPage:

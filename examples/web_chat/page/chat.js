@@ -7,6 +7,7 @@ const LONGEST = 20000; // the most characters shown of a tool's arguments or ans
 const waiting = new Map(); // the buttons of calls that are pending approval, by call id
 const shown = new Map(); // the elements of messages and calls, by id
 let source, replayed = false, running = false;
+let output, article; // a typed answer so far, and the element of the answer that is being written
 
 function element(tag, className, text = "") {
   const made = document.createElement(tag);
@@ -182,6 +183,29 @@ function showAll(messages) {
   messages.forEach(addMessage);
 }
 
+// Applies an operation of a JSON patch, and returns the document.
+function patched(document, { op, path, value }) {
+  if (!path) return value;
+  const keys = path.slice(1).split("/").map((key) => key.replaceAll("~1", "/").replaceAll("~0", "~"));
+  const last = keys.pop(), target = keys.reduce((part, key) => part[key], document);
+  if (Array.isArray(target) && op === "add") target.splice(Number(last), 0, value);
+  // an assignment to the key __proto__ would not create a property
+  else Object.defineProperty(target, last, { value, configurable: true, enumerable: true, writable: true });
+  return document;
+}
+
+// A typed answer is shown as far as it has arrived, instead of its text.
+function showOutput(operations) {
+  output = operations.reduce(patched, output);
+  if (!article || output == null) return;
+  article.classList.add("typed");
+  article.firstChild.data = visible(JSON.stringify(output, null, 2));
+}
+
+function write(text) {
+  if (!article.classList.contains("typed")) article.firstChild.appendData(visible(text));
+}
+
 function setRunning(value, status = "ready", reason = "") {
   running = value;
   byId("stop").hidden = !value;
@@ -193,7 +217,7 @@ function setRunning(value, status = "ready", reason = "") {
 }
 
 const HANDLERS = {
-  RUN_STARTED: () => setRunning(replayed),
+  RUN_STARTED: () => { article = output = undefined; setRunning(replayed); },
   RUN_FINISHED: (event) => {
     if (replayed) setRunning(false, event.outcome?.type === "cancelled" ? "stopped" : "ready");
     replayed = true; // the first run of the stream is the chat so far
@@ -201,8 +225,9 @@ const HANDLERS = {
   RUN_ERROR: (event) => setRunning(false, "failed", event.message),
   MESSAGES_SNAPSHOT: (event) => showAll(event.messages),
   STATE_SNAPSHOT: (event) => setRunning(false, event.snapshot.status),
-  TEXT_MESSAGE_START: (event) => add(event.messageId, element("article", "assistant writing")),
-  TEXT_MESSAGE_CONTENT: (event) => shown.get(event.messageId).firstChild.appendData(visible(event.delta)),
+  STATE_DELTA: (event) => showOutput(event.delta),
+  TEXT_MESSAGE_START: (event) => add(event.messageId, article = element("article", "assistant writing")),
+  TEXT_MESSAGE_CONTENT: (event) => write(event.delta),
   TEXT_MESSAGE_END: (event) => shown.get(event.messageId).classList.remove("writing"),
   REASONING_MESSAGE_START: (event) => addThought(event.messageId),
   REASONING_MESSAGE_CONTENT: (event) => shown.get(event.messageId).lastChild.firstChild.appendData(visible(event.delta)),

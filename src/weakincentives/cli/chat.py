@@ -21,6 +21,7 @@ from ..evaluation.response import (
     AnswerRejected,
     ApprovalRequested,
     Completed,
+    OutputDelta,
     ReasoningDelta,
     Restarted,
     StreamEvent,
@@ -28,10 +29,11 @@ from ..evaluation.response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from ..prompt.template import AnyPrompt
 from ..runtime.events import Compacted
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, write_file
-from .printing import printable, short_line, source_line
+from .printing import LiveOutput, printable, short_line, source_line
 from .run_options import (
     Adapter,
     Api,
@@ -89,7 +91,7 @@ def chat(
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     file = save or resume
-    session, screen = Session(content=_content_store(file, resume)), _Screen()
+    session, screen = Session(content=_content_store(file, resume)), _Screen(prompt)
     prompt.render(session=session, visibility_overrides=overrides)  # raises if params are missing
     with ExitStack() as stack:
         loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
@@ -113,7 +115,7 @@ def chat(
                     visibility_overrides=overrides,
                     approver=screen.ask if is_interactive() else None,
                 )
-                with closing(stream) as events:
+                with closing(stream) as events, closing(screen):
                     for event in events:
                         screen.show(event)
             except KeyboardInterrupt:
@@ -143,13 +145,18 @@ def _content_folder(file: Path) -> Path:
 class _Screen:
     """Shows the events of a chat and reads the user's messages.
 
-    On a terminal, text is shown as soon as it arrives. In a file or pipe, an answer is written only
-    once it is final, because text that has been written cannot be removed.
+    On a terminal, text is shown as soon as it arrives, and a typed answer as far as it has arrived,
+    until it is complete. In a file or pipe, an answer is written only once it is final, because
+    text that has been written cannot be removed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prompt: AnyPrompt) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
-        self._streams = sys.stdout.isatty()
+        output = prompt.structured_output
+        is_typed = output is not None and output.container != "text"
+        live = LiveOutput() if is_typed else None
+        self._live = live if live is not None and live.is_supported else None
+        self._streams = sys.stdout.isatty() and self._live is None
         self._in_text = False  # whether the last output was the model's text
         self._reasoning: list[str] = []  # the chunks of reasoning that is not complete
         self._turn_has_text = False
@@ -187,6 +194,9 @@ class _Screen:
                     self._write_text(text)
             case ReasoningDelta(text):
                 self._reasoning.append(text)
+            case OutputDelta():
+                if self._live is not None:
+                    self._live.show(event)
             case ToolCallStarted(call):
                 self.write_lines([f"  {call.name} {call.arguments}"])
             case ToolCallFinished(call, message):
@@ -228,11 +238,18 @@ class _Screen:
         self._turn_has_text = False
 
     def _write_text(self, text: str) -> None:
+        self.close()
         sys.stdout.write(printable(text))
         sys.stdout.flush()
         self._in_text = self._turn_has_text = True
 
+    def close(self) -> None:
+        """Removes the typed answer so far from the terminal."""
+        if self._live is not None:
+            self._live.hide()
+
     def _end_line(self) -> None:
+        self.close()
         if self._in_text:
             sys.stdout.write("\n")
             sys.stdout.flush()

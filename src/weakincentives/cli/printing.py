@@ -5,12 +5,17 @@ import sys
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from .. import serde
 from ..citations import Citation
 from ..displays import HIDDEN, cut, escape_hidden
+from ..evaluation.response import OutputDelta
 
 __all__ = [
+    "LiveOutput",
+    "output_so_far",
     "print_lines",
     "printable",
     "short_line",
@@ -55,6 +60,45 @@ def write_json(value: object, *, indent: int | None = 2) -> None:
     """Prints `value` as JSON, escaping characters that control a terminal or hide text."""
     text = json.dumps(serde.dump(value), indent=indent, ensure_ascii=False)
     sys.stdout.write(escape_hidden(text) + "\n")
+
+
+def output_so_far(delta: OutputDelta | None, console: Console) -> Text:
+    """Returns a partial answer as JSON, as much of its end as fits below other lines."""
+    if delta is None:
+        return Text()
+    text = escape_hidden(json.dumps(delta.partial, indent=2, ensure_ascii=False))
+    lines = text.splitlines()[-max(console.height - 4, 1) :]
+    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+
+class LiveOutput:
+    """Shows a typed answer on a terminal while it grows, a few times a second, and removes it."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, markup=False)
+        self.is_supported = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._delta: OutputDelta | None = None
+        self._live: Live | None = None
+
+    def show(self, delta: OutputDelta) -> None:
+        """Shows the answer so far, from the next frame on."""
+        self._delta = delta
+        if self._live is None:
+            self._live = Live(
+                console=self._console,
+                get_renderable=lambda: output_so_far(self._delta, self._console),
+                transient=True,
+                refresh_per_second=8,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+
+    def hide(self) -> None:
+        """Removes the answer from the terminal."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = self._delta = None
 
 
 def wide_console() -> Console:

@@ -4,9 +4,10 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from time import monotonic
+from typing import Annotated, Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -15,15 +16,17 @@ from typer import Argument, Exit, Option
 from ..displays import count_of
 from ..evaluation.approval import Decision
 from ..evaluation.main_loop import ExecutionOptions, MainLoop
+from ..evaluation.response import Completed, OutputDelta, PromptResponse, Restarted
 from ..evaluation.suspension import RunSuspended
 from ..inspection.costs import section_costs
 from ..inspection.event_log import Record, event_record
 from ..inspection.logged_entries import read_records
 from ..inspection.run_timeline import Line, LoggedRun
+from ..prompt.template import AnyPrompt
 from ..runtime.events import Event, ProviderCalled, ToolInvoked
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, read_suspension, write_file
-from .printing import print_lines, short_line, single_line, wide_console, write_json
+from .printing import output_so_far, print_lines, short_line, single_line, wide_console, write_json
 from .run_options import (
     Adapter,
     Api,
@@ -56,7 +59,10 @@ _Suspend = Annotated[Path | None, Option(help="Store the run in this file if it 
 _Message = Annotated[str | None, Argument(help="The user's message.")]
 _Resume = Annotated[Path | None, Option(help="Continue the run in this file; see wink approve.")]
 
+_FRAME = 0.1  # seconds between two frames of a partial answer
+
 type _Pause = Callable[[Callable[[], Decision]], Decision]
+type _Display = tuple[Callable[[object], None], Callable[[OutputDelta], None] | None, _Pause]
 
 
 def run(
@@ -95,22 +101,46 @@ def run(
             types = state_types(suspension.session, target)
             session.restore(session.parse_snapshot(suspension.session, types=types))
         try:
-            with _display() as (show_event, pause), adapter_errors(adapter):
+            with _display() as (show_event, show_output, pause), adapter_errors(adapter):
                 session.bus.subscribe(Event, show_event)
                 if suspend is None and is_interactive():
                     options["approver"] = lambda preview: pause(lambda: ask(preview))
-                result = loop.execute(prompt, **options)
+                answer = _evaluate(loop, prompt, options, show_output)
         except RunSuspended as suspended:
             raise _store(suspended, suspend or resume) from None
         if resume is not None:
             resume.unlink(missing_ok=True)
-        answer = {
-            "output": result.output,
-            "text": result.text,
-            "restarts": result.restarts,
-            "usage": result.usage,
-        }
         write_json(answer, indent=None)
+
+
+def _evaluate(
+    loop: MainLoop,
+    prompt: AnyPrompt,
+    options: ExecutionOptions,
+    show_output: Callable[[OutputDelta], None] | None,
+) -> dict[str, object]:
+    """Runs the prompt; a terminal shows a typed answer while it arrives."""
+    output, restarts = prompt.structured_output, 0
+    if output is None or output.container == "text" or show_output is None:
+        result = loop.execute(prompt, **options)
+        return _answer(result.whole_response, result.restarts)
+    for event in loop.stream(prompt, **options):
+        restarts += isinstance(event, Restarted)
+        if isinstance(event, OutputDelta):
+            show_output(event)
+        elif isinstance(event, Completed):
+            return _answer(event.response, restarts)
+    raise AssertionError("a stream ends with Completed")
+
+
+# Any: outputs of every type
+def _answer(response: PromptResponse[Any], restarts: int) -> dict[str, object]:
+    return {
+        "output": response.output,
+        "text": response.text,
+        "restarts": restarts,
+        "usage": response.usage,
+    }
 
 
 def show(log: Annotated[Path, Argument(help="A log from wink run --log.")]) -> None:
@@ -185,14 +215,16 @@ def _store(suspended: RunSuspended, file: Path | None) -> Exception:
 
 
 @contextmanager
-def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
-    """Yields a function that prints an event on stderr, and one that pauses the display.
+def _display() -> Generator[_Display]:
+    """Yields functions that print an event on stderr, show a partial answer, and pause the display.
 
-    A terminal also shows totals below the events.
+    A terminal also shows totals below the events, and only a terminal shows partial answers.
     """
     console = Console(stderr=True, highlight=False, markup=False)
+    is_live = console.is_terminal and not console.is_dumb_terminal
     run = LoggedRun()
     turns = calls = tokens = 0
+    totals, last_frame = Text(), 0.0
 
     def write(lines: Iterable[str]) -> None:
         for line in lines:
@@ -200,14 +232,21 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
             console.print(text, soft_wrap=not console.is_terminal)
 
     def show_event(event: object) -> None:
-        nonlocal turns, calls, tokens
+        nonlocal turns, calls, tokens, totals
         if isinstance(event, ProviderCalled):
             turns += 1
             tokens += event.usage.input_tokens + event.usage.output_tokens
         calls += isinstance(event, ToolInvoked)
         write(map(_short, run.add(event_record(event))))
         sums = count_of(turns, "turn"), count_of(calls, "tool call"), count_of(tokens, "token")
-        live.update(Text(", ".join(sums), style="bold"), refresh=True)
+        totals = Text(", ".join(sums), style="bold")
+        live.update(totals, refresh=True)
+
+    def show_output(delta: OutputDelta) -> None:
+        nonlocal last_frame
+        if (now := monotonic()) >= last_frame + _FRAME:
+            last_frame = now
+            live.update(Group(output_so_far(delta, console), totals), refresh=True)
 
     def pause(ask_user: Callable[[], Decision]) -> Decision:
         live.stop()
@@ -219,7 +258,7 @@ def _display() -> Generator[tuple[Callable[[object], None], _Pause]]:
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         try:
             with warnings_as_lines(write):
-                yield show_event, pause
+                yield show_event, show_output if is_live else None, pause
         finally:
             write(map(_short, run.end()))
 

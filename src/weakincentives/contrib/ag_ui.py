@@ -4,7 +4,7 @@ Needs the `ag-ui` extra. `AgUiRun` converts a stream's events; `new_message` and
 `earlier_conversation` read the front end's request. This module does not include an HTTP server.
 """
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from itertools import count
 from typing import assert_never
@@ -29,6 +29,7 @@ from ..evaluation.response import (
     AnswerRejected,
     ApprovalRequested,
     Completed,
+    OutputDelta,
     PromptResponse,
     ReasoningDelta,
     Restarted,
@@ -68,11 +69,19 @@ class AgUiRun:
     end. Reasoning is a message of its own. Restarts, rejections, tool changes, compactions and the
     final answer's citations are sent as activities.
 
+    While a typed answer arrives, `STATE_DELTA` patches build it in the shared state, at the JSON
+    pointer `output_path`; by default, it becomes the entire state. Their size is linear in the
+    answer's: a growing string is sent again after every quarter. A rejection restores the state in
+    the request, or sets the output at a path to null.
+
     `messages` contains the messages in the front end's thread, including activities.
     """
 
-    def __init__(self, request: ag_ui.RunAgentInput) -> None:
+    def __init__(self, request: ag_ui.RunAgentInput, *, output_path: str = "") -> None:
         self.request = request
+        self._output_path = output_path
+        self._output: OutputDelta | None = None  # the latest partial answer
+        self._sent_output: OutputDelta | None = None
         self.ended = False
         self._earlier = tuple(request.messages)
         self._messages: list[ag_ui.Message] = []
@@ -145,10 +154,8 @@ class AgUiRun:
     def convert(self, event: _AnyEvent) -> _Events:
         """Returns the AG-UI events for one stream event."""
         match event:
-            case TextDelta(text):
-                return self._write(text)
-            case ReasoningDelta(text):
-                return self._think(text)
+            case TextDelta() | ReasoningDelta() | OutputDelta():
+                return self._show(event)
             case ToolCallStarted(call):
                 return [*self._end_text(), *self._start_call(call)]
             case ToolCallFinished(call, message):
@@ -226,7 +233,7 @@ class AgUiRun:
         return ag_ui.RunFinishedInterruptOutcome(interrupts=interrupts)
 
     def _complete(self, response: PromptResponse[object]) -> _Events:
-        events = [*self._end_text(), *self._answer_open_calls()]
+        events = [*self._end_text(), *self._answer_open_calls(), *self._send_output()]
         if response.text and not (self._message and self._message.content):
             events += [*self._write(response.text), *self._end_text()]
         if response.citations:
@@ -258,6 +265,16 @@ class AgUiRun:
         self._text.append(text)
         return [*started, ag_ui.TextMessageContentEvent(message_id=message.id, delta=text)]
 
+    def _show(self, delta: TextDelta | ReasoningDelta | OutputDelta) -> _Events:
+        match delta:
+            case TextDelta(text):
+                return self._write(text)
+            case ReasoningDelta(text):
+                return self._think(text)
+            case OutputDelta():
+                self._output = delta
+                return self._send_output() if delta.is_due_after(self._sent_output) else []
+
     def _think(self, text: str) -> _Events:
         text = sendable(text)
         if self._thought is None:
@@ -277,6 +294,21 @@ class AgUiRun:
             ]
         self._text.append(text)
         return [*started, ag_ui.ReasoningMessageContentEvent(message_id=thought.id, delta=text)]
+
+    def _send_output(self) -> _Events:
+        """Returns the event with everything of the answer that has not been sent."""
+        new, old = self._output, self._sent_output
+        operations = new.patch(old, self._output_path) if new and new is not old else []
+        self._sent_output = new
+        return [_patch(operations)] if operations else []
+
+    def _remove_output(self) -> _Events:
+        if self._sent_output is None:
+            return []
+        self._output = self._sent_output = None
+        value = None if self._output_path else self.request.state
+        operation = {"op": "replace", "path": self._output_path, "value": value}
+        return [_patch([operation])]
 
     def _begin_message(self) -> ag_ui.AssistantMessage:
         self._message = ag_ui.AssistantMessage(id=self._unused_id())
@@ -366,7 +398,7 @@ class AgUiRun:
 
     def _remove_text(self, discarded: Sequence[_Written]) -> _Events:
         """Returns the events that remove the text of discarded messages from the front end."""
-        events = [*self._end_text(), *self._answer_open_calls()]
+        events = [*self._end_text(), *self._answer_open_calls(), *self._remove_output()]
         removed = [message for message in discarded if message.content]
         self._end_message()
         if not removed:
@@ -401,6 +433,10 @@ class AgUiRun:
             unused = next(self._ids)
         self._used.add(unused)
         return unused
+
+
+def _patch(operations: Sequence[Mapping[str, object]]) -> ag_ui.StateDeltaEvent:
+    return ag_ui.StateDeltaEvent.model_validate({"delta": operations})
 
 
 def new_message(request: ag_ui.RunAgentInput) -> str:

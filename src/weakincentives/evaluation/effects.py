@@ -32,7 +32,8 @@ from ..cancellation import is_foreign
 from ..event_loops import call_in_thread, closing_shielded, run_to_end, threads, wait_for_all
 from .adapter import Connection
 from .messages import AssistantMessage
-from .response import Completed, Progress, ReasoningDelta, TextDelta
+from .partial_answer import PartialAnswer
+from .response import Completed, OutputDelta, Progress, ReasoningDelta, TextDelta
 
 __all__ = [
     "Ask",
@@ -74,7 +75,8 @@ class Ask[Request]:
     """Sends `request` to the provider; the result is the model's message, or `None`.
 
     If `streamed` is true, the performer yields the message's chunks as progress, and adds the text
-    that readers see to `shown`. An adapter with its own loop is asked in the same way: its request
+    that readers see to `shown`. For a typed answer, it also yields the changes of `partial`. An
+    adapter with its own loop is asked in the same way: its request
     is a prompt, and its last event is `Completed`.
     """
 
@@ -82,14 +84,19 @@ class Ask[Request]:
     request: Request
     streamed: bool = False
     shown: list[str] | None = None
+    partial: PartialAnswer | None = None
 
-    def note(self, piece: object) -> None:
-        """Records the text of a chunk; a rejection discards the earlier texts."""
+    def note(self, piece: object) -> OutputDelta | None:
+        """Records the text of a chunk, and returns how it changes a typed answer.
+
+        A rejection discards the earlier texts.
+        """
         if self.shown is not None:
             if isinstance(piece, TextDelta):
                 self.shown.append(piece.text)
             elif not isinstance(piece, ReasoningDelta):
                 self.shown.clear()
+        return None if self.partial is None else self.partial.read(piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +227,10 @@ def _ask[Request](ask: Ask[Request]) -> Generator[Progress, None, Outcome]:
             if isinstance(piece, AssistantMessage | Completed):
                 answer = piece
             else:
-                ask.note(piece)
+                delta = ask.note(piece)
                 yield piece
+                if delta is not None:
+                    yield delta
     except BaseException as error:
         return None, error
     return answer, None
@@ -244,8 +253,10 @@ async def _ask_stream_async[Request](ask: Ask[Request]) -> AsyncGenerator[Progre
                 if isinstance(piece, AssistantMessage | Completed):
                     outcome = piece, None
                 else:
-                    ask.note(piece)
+                    delta = ask.note(piece)
                     yield piece
+                    if delta is not None:
+                        yield delta
     except GeneratorExit:
         raise
     except BaseException as error:

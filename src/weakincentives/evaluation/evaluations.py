@@ -259,6 +259,8 @@ class Evaluation[Out]:
             raise_instead(error, loop.failed(error))
         match end:
             case Finished():
+                if (delta := self._requests.last_delta(end.output)) is not None:
+                    yield delta
                 return self._finish(end)
             case Restart(request):
                 decisions = self.tools.available.decisions

@@ -12,6 +12,8 @@ from .errors import DeadlineExceededError, LimitError, PromptEvaluationError
 from .inner_loop import InnerLoop, ProviderRequest, unfinished_error
 from .logged_run import Answered, ProviderFailure
 from .messages import AssistantMessage, without_surrogates
+from .partial_answer import PartialAnswer, partial_answer
+from .response import OutputDelta
 from .run_limits import RunLimits
 from .run_log import RunLog
 
@@ -42,6 +44,7 @@ class ProviderRequests:
         self._log = log
         self._arrived = _NO_ANSWER  # the part received of an answer that failed or was stopped
         self._is_taken = False  # whether the usage of the answer and of discarded ones is counted
+        self._partial: PartialAnswer | None = None  # of the last request
 
     def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
         """Requests a message, from other providers if the connection falls back to them.
@@ -89,6 +92,14 @@ class ProviderRequests:
                     self._log.add_answer(Answered(failure, cost))
                 raise
             self._limits.check_again(request.turn - 1, spent)
+
+    def last_delta(self, output: object) -> OutputDelta | None:
+        """Returns the event with the complete output, unless the stream has already shown it."""
+        partial = self._partial or self._new_partial()
+        return None if partial is None else partial.end(output)
+
+    def _new_partial(self) -> PartialAnswer | None:
+        return partial_answer(self._loop.structured_output, streamed=self._operation.streamed)
 
     def _take(self, answer: AssistantMessage, spent: TokenUsage) -> AssistantMessage:
         """Logs an answer and counts its usage, plus the tokens `spent` on discarded answers."""
@@ -145,7 +156,10 @@ class ProviderRequests:
         part = operation.part("request", model, streamed=operation.streamed)
         set_result = part.__enter__()
         try:
-            ask = Ask(self._connection, request, operation.streamed, shown)
+            was_paused = isinstance(request.transcript[-1], AssistantMessage)
+            if self._partial is None or not was_paused:
+                self._partial = self._new_partial()
+            ask = Ask(self._connection, request, operation.streamed, shown, self._partial)
             answer = self._check_answer(request, *(yield ask))
             set_result(answer)
             if (problem := unfinished_error(answer)) is None:

@@ -9,6 +9,8 @@ from ..generics import Parametrized
 from ..limits import TokenUsage
 from ..protocols import SessionProtocol
 from ..runtime.events import AnswerRejected, Compacted
+from ..serde.json_types import Json
+from ..serde.partial_value import Operation, PartialValue
 from .approval import Preview
 from .conversation import Conversation
 from .messages import (
@@ -27,6 +29,7 @@ __all__ = [
     "Delta",
     "Execution",
     "Expansion",
+    "OutputDelta",
     "Progress",
     "PromptResponse",
     "ReasoningDelta",
@@ -177,6 +180,66 @@ class TextDelta:
     text: str
 
 
+class OutputDelta:
+    """The typed answer has grown; the last one equals the run's output, dumped as JSON.
+
+    A prompt with an output type other than `str` yields one after each `TextDelta` that changes the
+    answer. Until the answer is complete, nothing has been checked: no validator has run, and the
+    model may still be asked to correct it. After `AnswerRejected` and `Restarted`, and if the model
+    calls tools instead, the next one starts from scratch.
+    """
+
+    __slots__ = ("source",)
+    __match_args__ = ("partial",)
+
+    def __init__(self, partial: Json | PartialValue) -> None:
+        if not isinstance(partial, PartialValue):
+            partial = PartialValue.complete(partial)
+        self.source: PartialValue = partial
+
+    @property
+    def partial(self) -> Json:
+        """The answer so far: the fields that have arrived, in the order of arrival.
+
+        Strings grow. Numbers, literals, dates and other scalars appear once they are complete, and
+        missing fields and defaults appear only in the last event. An answer that is wrapped in an
+        object with `items` or `value` is shown without it.
+
+        Events are cheap, however long the answer is. The first access creates the value, at any
+        time, in time proportional to the objects and arrays that were not complete yet. Complete
+        ones are shared by all events, so copy the value before you change it.
+        """
+        return self.source.read()
+
+    def patch(self, earlier: "OutputDelta | None" = None, path: str = "") -> list[Operation]:
+        """Returns the JSON patch (RFC 6902) from an earlier event's `partial` to this one's.
+
+        Without `earlier`, the patch replaces the value. `path` is a JSON pointer to the place of
+        the value in the patched document. A string that has grown is replaced as a whole.
+        """
+        return self.source.patch(None if earlier is None else earlier.source, path)
+
+    def is_due_after(self, earlier: "OutputDelta | None") -> bool:
+        """Whether so much text has arrived since `earlier` that a patch is worth sending.
+
+        Patches that are sent only then have a total size linear in the answer's, even though each
+        repeats the path and the whole of a growing string.
+        """
+        return earlier is None or self.source.is_due_after(earlier.source)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputDelta) and self.partial == other.partial
+
+    def __hash__(self) -> int:
+        return hash(OutputDelta)  # equal events have equal hashes; JSON itself has none
+
+    def __reduce__(self) -> tuple[type["OutputDelta"], tuple[Json]]:
+        return OutputDelta, (self.partial,)
+
+    def __repr__(self) -> str:
+        return f"OutputDelta({self.partial!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
     """A chunk of the reasoning that the provider shows; never empty.
@@ -232,6 +295,7 @@ class Completed[Out](Parametrized):
 type Progress = (
     TextDelta
     | ReasoningDelta
+    | OutputDelta
     | ToolCallStarted
     | ToolCallFinished
     | ApprovalRequested

@@ -11,6 +11,7 @@ from .config import RunConfig
 from .conversation import Conversation
 from .effects import Ask, Effects
 from .inner_loop import Restart
+from .partial_answer import partial_answer
 from .response import Completed, PromptResponse, StreamEvent
 
 __all__ = ["OWN_LOOP", "WholeEvaluation", "WholeEvaluations", "check_config"]
@@ -66,7 +67,8 @@ class WholeEvaluation[Out]:
     def __init__(
         self, adapter: WholeEvaluations, rendered: RenderedPrompt[Out], *, streamed: bool
     ) -> None:
-        self._ask = Ask(adapter, rendered, streamed)
+        self._partial = partial_answer(rendered.structured_output, streamed=streamed)
+        self._ask = Ask(adapter, rendered, streamed, partial=self._partial)
 
     def effects(self) -> Effects[PromptResponse[Out] | Restart]:
         """Asks for the response; returns a restart if the model requests sections."""
@@ -79,6 +81,9 @@ class WholeEvaluation[Out]:
         finally:
             del error  # otherwise, the exception's traceback would refer to the exception
         response: PromptResponse[Out] = completed.response
+        delta = None if self._partial is None else self._partial.end(response.output)
+        if delta is not None:
+            yield delta
         return response
 
     def take_connection(self) -> None:

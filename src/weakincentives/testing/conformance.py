@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, Protocol
 
+from .. import serde
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
 from ..adapters.provider_errors import error_from_request, error_from_status
 from ..evaluation.conversation import Conversation
@@ -25,7 +26,7 @@ from ..evaluation.messages import (
     UserMessage,
     media_of,
 )
-from ..evaluation.response import Completed, ReasoningDelta, TextDelta
+from ..evaluation.response import Completed, OutputDelta, ReasoningDelta, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.template import AnyPrompt
@@ -279,7 +280,7 @@ def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRe
 
 
 def _result(running: _Any, way: Way) -> _Any:
-    """Awaits a call or reads a stream, and checks that the chunks add up to the text."""
+    """Awaits a call or reads a stream, and checks that its chunks add up to text and output."""
     if "stream" not in way:
         return asyncio.run(running) if way.endswith("async") else running
     events = asyncio.run(_collect(running)) if way.endswith("async") else list(running)
@@ -297,6 +298,12 @@ def _result(running: _Any, way: Way) -> _Any:
         raise ConformanceError(
             f"the stream's chunks of reasoning must add up to {reasoning!r}, got {thoughts!r}"
         )
+    partials = [event.partial for event in events if isinstance(event, OutputDelta)]
+    is_typed = response.output is not None and not isinstance(response.output, str)
+    output = serde.dump(response.output) if is_typed else None
+    complete = [partial == output for partial in partials]
+    if complete != [*[False] * (len(partials) - 1), *[True] * is_typed]:
+        raise ConformanceError(f"only the last OutputDelta must be {output!r}, got {partials!r}")
     return response
 
 
