@@ -602,3 +602,18 @@ def test_usage_of_replies_before_an_interrupt_is_counted_once() -> None:
         chat.send("Go")
     [ended] = session_of(chat)[EvaluationStopped]
     assert ended.usage.total_tokens == sum(used)
+
+
+def test_usage_of_a_truncated_reply_is_counted_if_the_next_request_is_interrupted() -> None:
+    def interrupt(request: SeenRequest) -> AssistantMessage:
+        raise KeyboardInterrupt
+
+    cut = replace(say("Half"), finish="length")
+    adapter = FallbackAdapter(
+        ScriptedAdapter([cut]), ScriptedAdapter([interrupt]), on=("truncated",)
+    )
+    session = Session()
+    with pytest.raises(KeyboardInterrupt):
+        adapter.evaluate(prompt(), session=session)
+    [ended] = session[EvaluationStopped]
+    assert ended.usage == cut.usage
