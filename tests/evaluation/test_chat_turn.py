@@ -1,5 +1,6 @@
 """A chat's turn is in its session from the first step, so a stopped turn can always continue."""
 
+import json
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -354,6 +355,35 @@ def test_snapshot_serialized_later_contains_the_turn_as_of_its_creation() -> Non
     assert again.conversation.usage.total_tokens == 15  # of one request
     assert again.send().text == "Done."
     assert [item.text for item in again.session[Note]] == ["did 1", "did 2"]
+
+
+def test_snapshots_around_a_restart_are_the_same_when_serialized_later() -> None:
+    more = MarkdownSection(
+        title="More",
+        key="more",
+        template="More.",
+        summary="More?",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(note, name="late")],
+    )
+    asked = PromptTemplate[None](ns="tests", key="k", sections=[more]).bind()
+    read = call(("read_section", {"section_key": "more"}))
+    adapter = ScriptedAdapter([read, call(("late", {"a": 1})), say("Done.")], dynamic_tools=False)
+    chat = Chat(MainLoop(adapter), asked, session=Session())
+    session, snapshots, texts = session_of(chat), list[Any](), list[str]()
+
+    def take(event: Event) -> None:
+        snapshots.append(session.snapshot())
+        texts.append(session.snapshot().to_json())
+
+    session.bus.subscribe(Event, take)
+    chat.send("Go")
+    at_once, later = (
+        [json.loads(text)["slices"] for text in each]
+        for each in (texts, [snapshot.to_json() for snapshot in snapshots])
+    )
+    assert later == at_once
+    assert len(later) > 6
 
 
 @pytest.mark.parametrize("effect", ["undeclared", "repeatable"])
