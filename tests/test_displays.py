@@ -34,7 +34,15 @@ from weakincentives.displays import (
     one_line,
     visible,
 )
-from weakincentives.evaluation.approval import Deny, Preview
+from weakincentives.evaluation.approval import Approve, Deny, Preview, ReplaceArguments
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    Instructions,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
 from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.inspection.report import readable
@@ -119,6 +127,25 @@ def test_repr_summarizes_prompt_response_execution_and_conversation() -> None:
     assert repr(execution.response) == response
     assert repr(execution) == f"<Execution restarts=0 tokens=10 response={response}>"
     assert repr(execution.conversation) == "<Conversation shop/support messages=3 tokens=10>"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Instructions("Go."),
+        UserMessage("Hi"),
+        AssistantMessage(text="Hello"),
+        ToolMessage("call_1", "ok"),
+        ToolsAdded(()),
+        ToolsRemoved(()),
+        Approve(),
+        Deny("no"),
+        ReplaceArguments({}),
+    ],
+)
+def test_repr_of_a_message_or_a_decision_omits_its_kind(value: object) -> None:
+    assert repr(value).startswith(f"{type(value).__name__}(")
+    assert "kind=" not in repr(value)
 
 
 def test_hostile_text_is_inert_in_a_notebook() -> None:

@@ -383,13 +383,28 @@ def test_large_preview_is_truncated_and_lists_omitted_parts() -> None:
 def test_diff_and_answer_at_the_size_limit_are_not_truncated() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         head = len("--- a/f\n+++ b/f\n@@ -0,0 +1 @@\n+\n")
-        context.resources.get(Filesystem).write_text("f", "x" * (20_000 - head) + "\n")
+        for name in "fghij":  # 100,000 characters in all
+            context.resources.get(Filesystem).write_text(name, "x" * (20_000 - head) + "\n")
         return ToolResult("y" * 10_000)
 
     files = InMemoryFilesystem()
     [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
-    assert (len(preview.changes[0].diff), preview.omitted) == (20_000, ())
-    assert preview.answer == "y" * 10_000
+    assert [len(change.diff) for change in preview.changes] == [20_000] * 5
+    assert (preview.answer, preview.omitted) == ("y" * 10_000, ())
+
+
+@pytest.mark.parametrize(("size", "omitted"), [(200, ()), (201, ("1 of 201 changes",))])
+def test_preview_lists_200_changes_and_the_number_of_the_others(
+    size: int, omitted: tuple[str, ...]
+) -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        for number in range(size):
+            context.resources.get(Filesystem).write_text(f"f{number}", "")
+        return ToolResult("ok")
+
+    files = InMemoryFilesystem()
+    [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
+    assert (len(preview.changes), preview.omitted) == (200, omitted)
 
 
 @pytest.mark.parametrize("data", [b"a\0b", b"\xff", b"x" * 500_001])
@@ -515,6 +530,27 @@ def test_preview_names_the_filesystem_of_each_path_if_there_are_several(tmp_path
         [preview] = previews(asking(handler), Session(), Deny(), resources=resources)
         names = {f"{files!r} a.txt" for files in resources.values()}
     assert {change.name for change in preview.changes} == names
+
+
+def test_order_in_which_a_call_uses_its_filesystems_does_not_change_the_preview(
+    tmp_path: Path,
+) -> None:
+    seen: list[Preview] = []
+    with closing(HostFilesystem(tmp_path)) as host:
+        resources = {HostFilesystem: host, InMemoryFilesystem: InMemoryFilesystem()}
+        for order in ([*resources], [*resources][::-1]):
+
+            def handler(
+                params: Args, *, context: ToolContext, order: Sequence[type[Any]] = order
+            ) -> ToolResult[object]:
+                for kind in order:
+                    context.resources.get(kind).write_text("a.txt", "new\n")
+                return ToolResult("ok")
+
+            seen += previews(asking(handler), Session(), Deny(), resources=resources)
+    first, second = seen
+    assert (first.changes, first.digest) == (second.changes, second.digest)
+    assert len(first.changes) == 2
 
 
 def test_replaced_arguments_are_used_and_reported_to_the_model() -> None:

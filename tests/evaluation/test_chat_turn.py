@@ -1,5 +1,6 @@
 """A chat's turn is in its session from the first step, so a stopped turn can always continue."""
 
+import json
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -356,6 +357,35 @@ def test_snapshot_serialized_later_contains_the_turn_as_of_its_creation() -> Non
     assert [item.text for item in again.session[Note]] == ["did 1", "did 2"]
 
 
+def test_snapshots_around_a_restart_are_the_same_when_serialized_later() -> None:
+    more = MarkdownSection(
+        title="More",
+        key="more",
+        template="More.",
+        summary="More?",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(note, name="late")],
+    )
+    asked = PromptTemplate[None](ns="tests", key="k", sections=[more]).bind()
+    read = call(("read_section", {"section_key": "more"}))
+    adapter = ScriptedAdapter([read, call(("late", {"a": 1})), say("Done.")], dynamic_tools=False)
+    chat = Chat(MainLoop(adapter), asked, session=Session())
+    session, snapshots, texts = session_of(chat), list[Any](), list[str]()
+
+    def take(event: Event) -> None:
+        snapshots.append(session.snapshot())
+        texts.append(session.snapshot().to_json())
+
+    session.bus.subscribe(Event, take)
+    chat.send("Go")
+    at_once, later = (
+        [json.loads(text)["slices"] for text in each]
+        for each in (texts, [snapshot.to_json() for snapshot in snapshots])
+    )
+    assert later == at_once
+    assert len(later) > 6
+
+
 @pytest.mark.parametrize("effect", ["undeclared", "repeatable"])
 @pytest.mark.parametrize("kind", [ToolInvoked, ProviderCalled, PromptExecuted])
 def test_snapshot_during_a_nested_run_excludes_the_unfinished_call(
@@ -602,3 +632,18 @@ def test_usage_of_replies_before_an_interrupt_is_counted_once() -> None:
         chat.send("Go")
     [ended] = session_of(chat)[EvaluationStopped]
     assert ended.usage.total_tokens == sum(used)
+
+
+def test_usage_of_a_truncated_reply_is_counted_if_the_next_request_is_interrupted() -> None:
+    def interrupt(request: SeenRequest) -> AssistantMessage:
+        raise KeyboardInterrupt
+
+    cut = replace(say("Half"), finish="length")
+    adapter = FallbackAdapter(
+        ScriptedAdapter([cut]), ScriptedAdapter([interrupt]), on=("truncated",)
+    )
+    session = Session()
+    with pytest.raises(KeyboardInterrupt):
+        adapter.evaluate(prompt(), session=session)
+    [ended] = session[EvaluationStopped]
+    assert ended.usage == cut.usage

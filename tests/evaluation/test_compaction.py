@@ -18,6 +18,7 @@ from weakincentives.adapters.core import PromptEvaluationError
 from weakincentives.content import Image, text_of
 from weakincentives.evaluation.adapter import ProviderAdapter
 from weakincentives.evaluation.approval import Approve
+from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.compaction import (
     Compaction,
     Plan,
@@ -317,6 +318,14 @@ def test_summary_error_includes_the_usage_of_the_run() -> None:
     assert caught.value.usage == TokenUsage(30, 4)
 
 
+def test_error_of_the_first_request_includes_the_usage_of_the_summary_before_it() -> None:
+    down = PromptEvaluationError("down", phase="request", code="server_error")
+    adapter = ScriptedAdapter([say("So far.", usage=TokenUsage(30, 4)), down])
+    with pytest.raises(PromptEvaluationError, match="down") as caught:
+        go_on(adapter, Compaction(10, 1, SUMMARIES), long_chat(3))
+    assert caught.value.usage == TokenUsage(30, 4)
+
+
 class FewArguments(ProviderAdapter):
     """An adapter that accepts conversations, in addition to the arguments of all adapters."""
 
@@ -413,6 +422,30 @@ def test_resumed_run_continues_with_its_compacted_conversation() -> None:
     execution = loop.resume(asked, suspension, decisions, session=session)
     assert users(execution) == ["Question 18?", "Question 19?", "Now?"]
     assert (execution.text, len(compactions)) == ("So.", 1)
+
+
+def test_turn_suspended_in_its_summary_cannot_be_resumed_after_another_message() -> None:
+    def look(params: Page, /, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult("looked")
+
+    looking = Tool[Page, str](
+        name="look", handler=look, approval="arguments", effect="repeatable", description="Looks."
+    )
+    section = MarkdownSection(title="Sum", template="Sum up.", tools=[looking])
+    summary = PromptTemplate[str](ns="tests", key="summary", sections=[section])
+    long = [say(word * 4_000, usage=TokenUsage(900, 900)) for word in "xy"]
+    adapter = ScriptedAdapter([*long, call(("look", {"number": 1})), say("So far."), say("Four.")])
+    loop = MainLoop(adapter, compaction=Compaction(1_000, 1, summary))
+    chat = Chat(loop, PromptTemplate[str](ns="tests", key="chat").bind(), session=Session())
+    for message in ("One?", "Two?"):
+        chat.send(message)
+    with pytest.raises(RunSuspended) as waiting:
+        chat.send("Three?")
+    suspension = waiting.value.suspension
+    assert chat.send("Four?").text == "Four."
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    with pytest.raises(ValueError, match="the chat has continued since"):
+        chat.resume(suspension, decisions)
 
 
 @pytest.mark.parametrize("compaction", [3, "soon", (1_000, 2)])

@@ -158,6 +158,52 @@ def test_conversation_with_lone_surrogates_round_trips_through_json() -> None:
     assert conversation.messages[-1] == say("So ?.")
 
 
+def test_section_that_was_summarized_meanwhile_is_sent_again_in_full() -> None:
+    section = MarkdownSection(title="Notes", key="notes", template="Be kind.", summary="More.")
+    asked: Prompt[None] = PromptTemplate(ns="tests", key="notes", sections=[section]).bind()
+    loop = MainLoop(ScriptedAdapter([say("one"), say("two"), say("three")]))
+    session, conversation = Session(), None
+    for visibility in (SectionVisibility.FULL, SUMMARY, SectionVisibility.FULL):
+        conversation = loop.execute(
+            asked,
+            session=session,
+            message="Hi",
+            conversation=conversation,
+            visibility_overrides={("notes",): visibility},
+        ).conversation
+    assert conversation is not None
+    assert conversation.messages[-3] == Instructions(_CHANGED + "## 1. Notes\n\nBe kind.")
+
+
+def test_section_quoted_by_another_tool_does_not_count_as_read() -> None:
+    @dataclass(frozen=True)
+    class Quote:
+        section_key: str
+
+    def quote(params: Quote, /, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult(message="## 1. Notes\n\nBe kind.")
+
+    section = MarkdownSection(
+        title="Notes",
+        key="notes",
+        template="Be kind.",
+        summary="More.",
+        visibility=SUMMARY,
+    )
+    tools = [Tool[Quote, str](name="quote", description="Quotes.", handler=quote)]
+    main = MarkdownSection(title="Main", template="Help.", tools=tools)
+    asked: Prompt[None] = PromptTemplate(ns="tests", key="n", sections=[section, main]).bind()
+    read, quoted = (call((name, {"section_key": "notes"})) for name in ("read_section", "quote"))
+    adapter, session = ScriptedAdapter([read, say("one"), quoted, say("two")]), Session()
+    first = adapter.evaluate(asked, session=session, message="Hi").conversation
+    second = adapter.evaluate(
+        asked, session=session, message="So?", conversation=first
+    ).conversation
+    assert second is not None
+    texts = [second.restated(asked, session, keep_turns=turns).sections[0].full for turns in (2, 1)]
+    assert texts == ["## 1. Notes\n\nBe kind.", None]
+
+
 def test_changed_section_without_tools_is_sent_again_if_the_model_has_read_it() -> None:
     def notes(word: str) -> Prompt[None]:
         section = MarkdownSection[Manner](

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+from support.media import PNG
 from weakincentives import MainLoop
+from weakincentives.content import Image
 from weakincentives.evaluation.approval import Approve
+from weakincentives.evaluation.conversation import begin
 from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.evaluation_events import opening_events
 from weakincentives.evaluation.messages import Instructions
+from weakincentives.evaluation.run_log import RunLog
 from weakincentives.evaluation.suspension import RunSuspended
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import (
@@ -27,6 +32,8 @@ from weakincentives.runtime.events import (
     ApprovalDecided,
     EvaluationStopped,
     Event,
+    InProcessEventBus,
+    Operation,
     PromptExecuted,
     PromptRendered,
     VisibilityExpanded,
@@ -41,6 +48,11 @@ NO_ROUTE = PromptEvaluationError("no route", phase="request", code="connection")
 @dataclass(frozen=True)
 class Order:
     tea: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    shown: Image
 
 
 def order(params: Order, *, context: ToolContext) -> ToolResult[None]:
@@ -231,3 +243,22 @@ def test_prompt_rendered_contains_the_changes_sent_to_the_model() -> None:
     [_, told] = [item for item in conversation.messages if isinstance(item, Instructions)]
     assert "Make coffee." in told.content
     assert [event.changes for event in rendered] == ["", "", told.content]
+
+
+def test_prompt_rendered_has_the_media_of_a_new_conversation() -> None:
+    picture = Image.from_bytes(PNG, name="tea.png")
+    section = MarkdownSection[Picture](title="Tea", template="Order $shown")
+    prompt = PromptTemplate[None](ns="tests", key="tea", sections=[section]).bind(Picture(picture))
+    rendered, log = prompt.render(), RunLog("run")
+    event = next(
+        opening_events(
+            rendered,
+            prompt,
+            Operation(bus=InProcessEventBus(), kind="evaluation", name="tea"),
+            begin(rendered, (), None),
+            {"log": log},
+            ids=log.ids(None),
+        )
+    )
+    assert isinstance(event, PromptRendered)
+    assert event.media == (picture,)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import Args, Note, check_answered, fields_but, tool
+from support.agents import Args, Note, check_answered, fields_but, prompt, tool
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import RunConfig
@@ -277,3 +277,18 @@ def test_prices_can_be_unhashable_and_replaced_between_runs() -> None:
         loop.execute(agent(), session=session)
         costs += [event.cost for event in session[ProviderCalled]]
     assert costs == [1, 2]
+
+
+def test_main_loop_calls_the_evaluate_method_of_a_subclass_that_overrides_it() -> None:
+    class Canned(ScriptedAdapter):
+        def evaluate(self, *arguments: Any, **options: Any) -> Any:
+            return PromptResponse(
+                prompt_name="canned", text="Hello.", output=None, usage=TokenUsage(), turns=1
+            )
+
+    assert MainLoop(Canned([])).execute(prompt()).text == "Hello."
+
+
+def test_older_annotation_of_an_adapter_with_an_output_type_still_runs() -> None:
+    adapter: Any = ScriptedAdapter  # for type checkers, the class has no parameter
+    assert adapter[Args] is ScriptedAdapter

@@ -32,6 +32,7 @@ from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import Instructions, ToolMessage, UserMessage, media_of
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
+from weakincentives.evaluation.tool_answers import without_bytes
 from weakincentives.inspection.event_log import write_events
 from weakincentives.prompt import (
     MarkdownSection,
@@ -133,6 +134,11 @@ def test_media_reach_the_model_and_only_references_are_stored(way: str) -> None:
     assert rendered.media == (CAT, CAT, PAPER)
     [invoked] = session[ToolInvoked].all()
     assert invoked.result.media == (DOG,)
+
+
+def test_published_result_has_references_instead_of_media_bytes() -> None:
+    [published] = without_bytes(ToolResult("Found.", media=[DOG])).media
+    assert (published, published.data) == (DOG, None)
 
 
 def test_prompt_without_a_message_becomes_a_user_message_with_its_media() -> None:

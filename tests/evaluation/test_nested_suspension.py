@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, nested_adapter, prompt, text_of, tool
 from support.approvals import asking, tree
-from support.suspensions import WAYS, Way, agent, delegating, notes, run, suspended, write_note
+from support.suspensions import (
+    WAYS,
+    Way,
+    agent,
+    delegating,
+    notes,
+    opening,
+    run,
+    suspended,
+    write_note,
+)
 from weakincentives import serde
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.approval import (
@@ -30,9 +40,10 @@ from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.logged_run import Asked, ProviderFailure
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
+from weakincentives.evaluation.response import ToolCallStarted
 from weakincentives.evaluation.suspension import RunSuspended, Suspension
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.limits import Budget, TokenUsage
+from weakincentives.limits import Budget, Meter, TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -783,3 +794,58 @@ def test_approved_nested_call_is_not_repeated_if_a_later_call_is_suspended() -> 
     second = waiting.value.suspension
     loop.resume(asked, second, {second.pending[0].call_id: Deny("No.")}, session=at)
     assert (paid, notes(at)) == ([1], ["paid 1"])
+
+
+def test_resumed_nested_run_has_the_tools_of_the_sections_that_it_read() -> None:
+    inner = opening([asking(write_note)], [])
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.evaluate(inner).text)
+
+    read = call(("read_section", {"section_key": "more"}))
+    replies = [call(("delegate", {})), read, call(("run", {"a": 1})), say("in"), say("out")]
+    asked, at = prompt(tool(delegate, name="delegate")), Session()
+    loop = MainLoop(ScriptedAdapter(replies))
+    suspension = suspended(loop, asked, at)
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    loop.resume(asked, suspension, decisions, session=at)
+    assert notes(at) == ["1"]
+
+
+def test_stream_of_a_resumed_nested_run_reports_the_same_calls_again() -> None:
+    started: list[str] = []
+    inner = agent(tool(write_note, name="note"), asking(write_note))
+
+    def delegate(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        events = nested_adapter(context).stream(inner.bind())
+        started.extend(event.call.name for event in events if isinstance(event, ToolCallStarted))
+        return ToolResult("ok")
+
+    replies = [call(("delegate", {})), call(("note", {}), ("run", {})), say("in"), say("out")]
+    asked, at = prompt(tool(delegate, name="delegate")), Session()
+    loop = MainLoop(ScriptedAdapter(replies))
+    suspension = suspended(loop, asked, at)
+    assert started == ["note", "run"]
+    decisions = {preview.call_id: Approve() for preview in suspension.pending}
+    loop.resume(asked, suspension, decisions, session=at)
+    assert started == ["note", "run"] * 2
+
+
+def test_parallel_call_that_is_suspended_is_not_counted_in_the_budget() -> None:
+    meter = Meter()
+    asked = prompt(tool(write_note, name="note"), delegating(agent(asking(write_note))))
+    replies = [call(("note", {"a": 1}), ("delegate", {"a": 2})), call(("run", {"a": 3}))]
+    config = RunConfig(parallel_tool_calls="isolated", budget=Budget(meter=meter))
+    at = Session()
+    suspended(MainLoop(ScriptedAdapter(replies, config=config)), asked, at)
+    assert (meter.usage.tool_calls, notes(at)) == (1, ["1"])
+
+
+def test_resume_rejects_replaced_arguments_of_a_nested_call_that_are_not_json() -> None:
+    asked, at = prompt(delegating(agent(asking(write_note)))), Session()
+    loop = MainLoop(ScriptedAdapter([call(("delegate", {})), call(("run", {}))]))
+    suspension = suspended(loop, asked, at)
+    [preview] = suspension.pending
+    arguments: Any = {"a": {1}}
+    with pytest.raises(TypeError, match="takes a mapping of JSON values"):
+        loop.resume(asked, suspension, {preview.call_id: ReplaceArguments(arguments)}, session=at)

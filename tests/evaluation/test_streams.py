@@ -403,3 +403,14 @@ def test_stream_yields_tools_added_in_the_order_of_the_opened_sections(run: Run)
         ["one"],
         ["two"],
     ]
+
+
+def test_stream_does_not_yield_tools_added_between_two_runs() -> None:
+    down = PromptEvaluationError("down", phase="request", code="server_error")
+    with pytest.raises(PromptEvaluationError) as caught:
+        ScriptedAdapter([down]).evaluate(prompt(), session=Session())
+    adapter = ScriptedAdapter([say("done")])
+    earlier = caught.value.conversation
+    events = list(adapter.stream(prompt(tool()), session=Session(), conversation=earlier))
+    assert [type(message) for message in adapter.requests[0].messages][-1] is ToolsAdded
+    assert [type(event) for event in events] == [TextDelta, Completed]

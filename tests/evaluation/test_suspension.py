@@ -26,6 +26,7 @@ from weakincentives.evaluation.approval import (
     ReplaceArguments,
 )
 from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.evaluation.main_loop import Execution, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
@@ -67,6 +68,18 @@ def execute_suspended(
                 "decisions": decisions,
             }
     raise AssertionError("the run waits for ever")
+
+
+ASKING = prompt(asking(ok))
+
+
+def test_call_that_needs_approval_suspends_a_run_without_an_approver() -> None:
+    saved: list[Conversation] = []
+    with pytest.raises(RunSuspended) as waiting:
+        ScriptedAdapter([call(("run", {}))]).evaluate(ASKING, session=Session(), save=saved.append)
+    [preview], [conversation] = waiting.value.suspension.pending, saved
+    [answer] = answers(conversation.messages)
+    assert (preview.call_id, answer.success) == (answer.call_id, False)
 
 
 # --------------------------------------------------------------------------------------------------

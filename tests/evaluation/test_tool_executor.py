@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -43,14 +43,22 @@ from support.agents import (
 from support.codecs import ANY_TEXT
 from support.deadlines import SOON
 from weakincentives.adapters.core import PromptResponse
+from weakincentives.evaluation.effects import run as perform
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import RunConfig
-from weakincentives.evaluation.messages import ToolExecutionOutcome, ToolMessage
+from weakincentives.evaluation.messages import ToolCall, ToolExecutionOutcome, ToolMessage
+from weakincentives.evaluation.run_log import Called
+from weakincentives.evaluation.tool_executor import ToolExecutor, same_adapter
 from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
 from weakincentives.prompt.errors import ToolValidationError, VisibilityExpansionRequired
 from weakincentives.prompt.progressive_disclosure import Disclosure
-from weakincentives.runtime.events import InProcessEventBus, PromptExecuted, ToolInvoked
+from weakincentives.runtime.events import (
+    InProcessEventBus,
+    Operation,
+    PromptExecuted,
+    ToolInvoked,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
@@ -1134,6 +1142,25 @@ def test_static_adapter_raises_visibility_expansion_required_on_read_section() -
         "Adapter does not support dynamic tools",
         ("more",),
     )
+
+
+@pytest.mark.parametrize("effect", ["at_most_once", "repeatable"])
+def test_log_keeps_the_result_only_of_a_call_that_must_not_run_twice(effect: Any) -> None:
+    asked, session = prompt(replace(tool(), effect=effect)), Session()
+    with asked.resources:
+        executor = ToolExecutor(
+            prompt=asked,
+            rendered=asked.render(),
+            adapter=same_adapter(scripted()),
+            config=RunConfig(),
+            session=session,
+            publish=lambda _: None,
+            operation=Operation(bus=session.bus, kind="evaluation", name="n"),
+        )
+        perform(executor.execute(ToolCall("call_1", "probe", "{}")))
+    entry = executor.log.entries[-1]
+    assert isinstance(entry, Called)
+    assert entry.result == (ToolResult("ok") if effect == "at_most_once" else None)
 
 
 @pytest.mark.claim("DT-26")

@@ -609,6 +609,20 @@ def test_tool_call_budget_includes_requests_and_opens_those_within_it() -> None:
     assert remembered(session) == {("a",): FULL, ("b",): FULL}
 
 
+def test_section_closed_before_the_tool_call_budget_ends_a_turn_is_reported() -> None:
+    prompt = template_of(*(hidden(key, tool_named(f"of-{key}")) for key in "abc"), closable=True)
+    turn = call(
+        ("close_section", {"section_key": "a"}),
+        ("read_section", {"section_key": "b"}),
+        ("read_section", {"section_key": "c"}),
+    )
+    session = Session()
+    adapter = ScriptedAdapter([read("a"), turn, say()], dynamic_tools=False)
+    MainLoop(adapter).execute(prompt, session=session, budget=Budget(max_tool_calls=3))
+    assert [event.tool_names for event in session[ToolsWithdrawn]] == [("of-a",)]
+    assert remembered(session) == {("a",): SUMMARY, ("b",): FULL}
+
+
 def test_visibility_expansion_with_decisions_can_be_pickled() -> None:
     prompt = template_of(
         hidden("a", tool_named("own")),

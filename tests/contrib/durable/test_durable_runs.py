@@ -66,6 +66,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
@@ -748,6 +749,21 @@ def test_retried_transactional_call_is_recorded_once(face: Face, success: bool) 
         again = durable(MainLoop(ScriptedAdapter([say("done")])), template.bind, types=[Note])
         assert attempt(again, held, to_input())[0] == whole
     assert tries == []
+
+
+def test_transactional_call_that_requests_sections_is_committed() -> None:
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(f"paid {params.a}"))
+        raise VisibilityExpansionRequired(
+            "more", requested_overrides={}, reason="", section_keys=()
+        )
+
+    own = replace(tool(pay, name="pay"), effect="transactional")
+    script = [call(("pay", {"a": 1})), say("done")]
+    table = Retrying()
+    loop = MainLoop(ScriptedAdapter(script))
+    perform(durable(loop, lambda: prompt(own), types=[Note]), table, to_input())
+    assert table.performed == [True] * 3
 
 
 def test_transactional_call_is_replayed_with_its_result_after_a_restart() -> None:
