@@ -25,7 +25,6 @@ from ..evaluation.messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
-    apply_tool_changes,
     sendable,
 )
 from ..evaluation.response import TextDelta
@@ -220,12 +219,7 @@ class Codec(SettingsEncoder):
             self.tools = {name: self.encode_tool(self._functions[name]) for name in self.tools}
         tools = {"tools": list(self.tools.values())} if self.tools else {}
         body = self.options.apply({**self.encode_items(declared), **tools})
-        if (settings := request.settings) is None:
-            return body
-        names: Collection[str] = self.tools.keys()
-        if settings.forces_call:  # some tools can be in the conversation
-            names = apply_tool_changes(request.tools, request.transcript).keys()
-        return self.add_settings(body, settings, names)
+        return body if request.settings is None else self.add_settings(body, request)
 
     def streamed(self, body: JsonObject) -> JsonObject:
         """Returns the request `body` with the fields that make the server stream its reply."""

@@ -7,6 +7,8 @@ from copy import deepcopy
 from typing import ClassVar
 
 from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.inner_loop import ProviderRequest
+from ..evaluation.messages import apply_tool_changes
 from ..model_settings import ModelSettings, unsupported
 from .provider_errors import error_from_request
 from .schema_dialects import JsonObject
@@ -68,13 +70,15 @@ class SettingsEncoder(ABC):
             remedy = "remove it, or pass the server's own field in ModelSettings(extra=…)"
             raise unsupported(names, by, remedy)
 
-    def add_settings(
-        self, body: JsonObject, settings: ModelSettings, tools: Collection[str]
-    ) -> JsonObject:
+    def add_settings(self, body: JsonObject, request: ProviderRequest) -> JsonObject:
         """Returns the body with the settings, without those for tools if there are none.
 
-        Raises `PromptEvaluationError` if `tool_choice` is not one of the `tools`.
+        Raises `PromptEvaluationError` if `tool_choice` is not a tool of the request.
         """
+        settings = request.settings or ModelSettings()
+        tools: Collection[str] = ()
+        if settings.forces_call:  # some tools can be in the conversation
+            tools = apply_tool_changes(request.tools, request.transcript).keys()
         ours, theirs = body.get("tools"), settings.extra.get("tools")
         output, body = _get(body, self.output_field), dict(body)
         for layer in settings.layers:

@@ -65,13 +65,6 @@ class AvailableTools:
         """Returns the tool with this name if the model may call it."""
         return self._tools.get(name)
 
-    def named(self, names: Sequence[str]) -> tuple[AnyTool, ...]:
-        """Returns tools by name, including closed ones; raises `LookupError` for unknown names."""
-        tools = [self._view.registry.get_tool(name) for name in names]
-        if None in tools:
-            raise LookupError(f"the prompt has no tool {names[tools.index(None)]!r}")
-        return tuple([tool for tool in tools if tool is not None])
-
     def outcome_of(self, called: LoggedCall) -> ToolExecutionOutcome:
         """Returns a recorded call's outcome, without tools that the prompt no longer contains."""
         sections, answer = called.sections, called.answer

@@ -188,10 +188,8 @@ class MessagesCodec(Codec):
                 pass
         return super().encode_setting(name, value, tools)
 
-    def add_settings(
-        self, body: JsonObject, settings: ModelSettings, tools: Collection[str]
-    ) -> JsonObject:
-        body = super().add_settings(body, settings, tools)
+    def add_settings(self, body: JsonObject, request: ProviderRequest) -> JsonObject:
+        body = super().add_settings(body, request)
         if isinstance(choice := body.get("tool_choice"), dict):
             body["tool_choice"] = choice = {"type": "auto", **choice}
             if choice["type"] == "none":  # without calls, none are parallel
