@@ -485,6 +485,30 @@ def test_f10_hidden_thinking_is_sent_back_unchanged_and_shown_as_hidden(
     assert response.reasoning == ""
 
 
+@ways
+@pytest.mark.parametrize("null", [False, True])
+def test_f10_thinking_blocks_of_a_compatible_server_are_sent_back_unchanged(
+    run: Run, *, null: bool
+) -> None:
+    blocks = [SIGNED, REDACTED, {**SIGNED, "thinking": "So.", "signature": "t"}, EMPTY]
+    function = {"name": "probe", "arguments": "{}"}
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    first = chat_reply("tool_calls", content="", tool_calls=calls, thinking_blocks=blocks)
+    events = events_of(first)
+    for event in events if null else ():
+        for block in event["choices"][0]["delta"].get("thinking_blocks", ()):
+            if block["type"] == "thinking":
+                block.setdefault("signature", None)
+    session = Session()
+    with ScriptedServer(answer(first, events), answer(chat_reply(content="Yes."))) as server:
+        _, seen = run(openai(server), session=session)
+        sent = server.requests[1].json["messages"][1]
+    assert sent["thinking_blocks"] == blocks
+    shown = session[ProviderCalled].all()[0].reasoning
+    assert shown == "Hm.\n\n(hidden)\n\nSo.\n\n(hidden)"
+    assert not seen or "".join(thoughts(seen)) == shown
+
+
 def reasoning_pairs(items: list[Json]) -> None:
     """Checks that each reasoning item precedes another item of the model."""
     for item, after in zip(items, [*items[1:], {}], strict=True):

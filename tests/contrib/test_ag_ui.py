@@ -123,10 +123,11 @@ def test_f6_reasoning_between_texts_is_a_message_without_the_blank_line() -> Non
     ):
         front_end.read_all(run.convert(delta))
     front_end.read_all(run.convert(AnswerRejected("why")))
-    assert [message["role"] for message in front_end.messages] == ["user", "activity"]
+    assert front_end.of("assistant") == []
+    assert [thought["content"] for thought in front_end.of("reasoning")] == ["", ""]
     front_end.read_all(run.convert(ReasoningDelta("D")))
     front_end.read_all(run.end(KeyboardInterrupt()))
-    assert [thought["content"] for thought in front_end.of("reasoning")] == ["D"]
+    assert [thought["content"] for thought in front_end.of("reasoning")] == ["", "", "D"]
 
 
 def test_f6_reasoning_before_calls_and_after_text_is_ended() -> None:
@@ -140,7 +141,7 @@ def test_f6_reasoning_before_calls_and_after_text_is_ended() -> None:
 def test_f6_reasoning_of_a_rejected_answer_is_discarded() -> None:
     bad, good = say("no number", reasoning="Hm."), say('{"value": 3}', reasoning="So.")
     front_end = shown(chat(bad, good, asked=prompt(output=int)))
-    assert [thought["content"] for thought in front_end.of("reasoning")] == ["So."]
+    assert [thought["content"] for thought in front_end.of("reasoning")] == ["", "So."]
 
 
 def test_f18_citations_of_the_answer_are_an_activity() -> None:

@@ -134,11 +134,11 @@ class FrontEnd:
 
     def _reconcile(self, snapshot: list[Json]) -> None:
         new = {message["id"]: message for message in snapshot}
-        declares_activities = any(message["role"] == "activity" for message in snapshot)
+        declared = {message["role"] for message in snapshot} | {"user", "assistant", "tool"}
         self.messages = [
             new.pop(message["id"], message)
             for message in self.messages
-            if message["id"] in new or (message["role"] == "activity" and not declares_activities)
+            if message["id"] in new or message["role"] not in declared
         ]
         self.messages += new.values()
 

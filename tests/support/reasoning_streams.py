@@ -123,6 +123,12 @@ def chat_events(reply: Json, cut: Cut = halves) -> Iterator[Json]:
     if names:
         chunks = [cut(message.pop(name)) for name in names]
         deltas += [dict(zip(names, texts, strict=False)) for texts in zip(*chunks, strict=False)]
+    for block in message.pop("thinking_blocks", ()):
+        pieces: list[Json] = [block]
+        if "signature" in block:
+            pieces = [{"type": "thinking", "thinking": text} for text in cut(block["thinking"])]
+            pieces.append({**block, "thinking": ""})
+        deltas += [{"thinking_blocks": [piece]} for piece in pieces]
     for detail in message.pop("reasoning_details", ()):
         deltas += [{"reasoning_details": [it]} for it in detail_chunks(detail, cut)]
     deltas += [{"content": text} for text in cut(message.pop("content", None) or "")]

@@ -23,6 +23,7 @@ from support.ag_ui_front_end import as_json
 from support.browser import load, skip
 from support.web_chat import SECONDS, WaitingAdapter, browser, serve, serve_app
 from weakincentives import Chat, MainLoop, Session
+from weakincentives.citations import Citation
 from weakincentives.contrib.ag_ui import AgUiRun, earlier_conversation, new_message
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.messages import ToolMessage, UserMessage
@@ -171,6 +172,7 @@ TWO_CALLS = call(("ask", {"text": "tea"}), ("ask", {"text": "fail"}))
 READ = replace(call(("read_section", {"section_key": "more"})), text="I look.")
 BROKEN = PromptEvaluationError("no route", phase="request", code="connection")
 BOTH = ["success", "success"]
+SOURCE = Citation(url="https://example.org", title="Tea", start=0, end=3)
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,17 @@ CASES = {
     "restarted": Case([READ, say("There."), say("Bye.")], [*BOTH], dynamic=False),
     "rejected": Case([say("seven"), say('{"number": 7}'), say('{"number": 8}')], [*BOTH], TYPED),
     "failed": Case([TWO_CALLS, BROKEN, say("Bye.")], [None, "success"]),
+    "f6 reasoning": Case(
+        [
+            replace(TWO_CALLS, reasoning="I ask."),
+            say("Tea.", reasoning="So.", citations=[SOURCE]),
+            say("Bye.", reasoning="Done."),
+        ],
+        [*BOTH],
+    ),
+    "f6 rejected reasoning": Case(
+        [say("seven", reasoning="Hm."), say('{"number": 7}', reasoning="So.")], ["success"], TYPED
+    ),
     "broken": Case([RuntimeError("a secret"), say("Bye.")], [None, "success"]),
     "waiting": Case([TWO_CALLS], ["interrupt"], GATED),
 }

@@ -156,7 +156,7 @@ function addMessage(message) {
       for (const call of message.toolCalls ?? []) addCall(call.id, call.function.name, call.function.arguments);
       break;
     case "reasoning":
-      if (!shown.has(message.id)) addThought(message.id, message.content);
+      if (message.content && !shown.has(message.id)) addThought(message.id, message.content);
       break;
     case "tool":
       addResult(message.toolCallId, message.content, message.error !== undefined);
@@ -173,7 +173,7 @@ function addMessage(message) {
 // Removes elements that a snapshot lacks (activities only if it has any), and keeps the others unchanged.
 function showAll(messages) {
   const hasActivities = messages.some((message) => message.role === "activity");
-  const ids = new Set(messages.filter((message) => message.role !== "assistant" || message.content).map(({ id }) => id));
+  const ids = new Set(messages.filter(({ role, content }) => !["assistant", "reasoning"].includes(role) || content).map(({ id }) => id));
   for (const message of messages) for (const call of message.toolCalls ?? []) ids.add(call.id);
   for (const [id, made] of shown) {
     if (ids.has(id) || (/^(activity|approval|sources)/.test(made.className) && !hasActivities)) continue;

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from .codec import AnyJson, JsonObject
 
-__all__ = ["dicts", "join_texts", "merge", "sort_by_index"]
+__all__ = ["dicts", "joined", "merge"]
 
 # Strings that are sent in a single chunk; some servers repeat them in later events.
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
@@ -176,7 +176,18 @@ def _is_complete(call: JsonObject, chunk: JsonObject) -> bool:
     return True
 
 
-def sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
+def joined(message: JsonObject) -> JsonObject:
+    """Returns a message with all chunks merged: its texts, its lists in order, and its blocks."""
+    for key, value in message.items():
+        if isinstance(value, list) and key != "reasoning_details":  # its entries keep their index
+            message[key] = _sort_by_index(value)
+    message = _join_texts(message)
+    if "thinking_blocks" in message:
+        message["thinking_blocks"] = _join_thinking(dicts(message["thinking_blocks"]))
+    return message
+
+
+def _sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
     """Removes `index` from items, and sorts them by it if each one has a different index."""
     if not all(isinstance(item, dict) for item in items):
         return items
@@ -186,13 +197,29 @@ def sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
     return [item for _, item in sorted(zip(places, items, strict=True), key=itemgetter(0))]
 
 
-def join_texts(value: AnyJson) -> AnyJson:
+def _join_texts(value: AnyJson) -> AnyJson:
     """Returns a merged message with its buffers as text."""
     if isinstance(value, dict):
-        return {key: join_texts(inner) for key, inner in value.items()}
+        return {key: _join_texts(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [join_texts(item) for item in value]
+        return [_join_texts(item) for item in value]
     return value.getvalue() if isinstance(value, StringIO) else value
+
+
+def _join_thinking(chunks: list[JsonObject]) -> list[JsonObject]:
+    """Joins chunks into complete blocks; each block ends with the signature that it needs."""
+    blocks: list[JsonObject] = []
+    texts: list[str] = []
+    for chunk in chunks:
+        if chunk.get("type") != "thinking":  # for example redacted thinking, sent in one chunk
+            texts.clear()
+            blocks.append(chunk)
+            continue
+        texts.append(chunk.get("thinking") or "")
+        if signature := chunk.get("signature"):
+            blocks.append({"type": "thinking", "thinking": "".join(texts), "signature": signature})
+            texts.clear()
+    return blocks
 
 
 def dicts(value: AnyJson) -> list[JsonObject]:

@@ -10,7 +10,7 @@ from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
-from .chat_chunks import dicts, join_texts, merge, sort_by_index
+from .chat_chunks import dicts, joined, merge
 from .cited_text import CitedText, read_citation
 from .codec import (
     AnyJson,
@@ -111,10 +111,7 @@ class ChatCodec(Codec):
             raise error_from_reply(self.provider, "a delta is not an object")
         if "finish_reason" not in choice:
             raise unfinished_reply(self.provider, "the finish_reason")
-        for key, value in message.items():
-            if isinstance(value, list) and key != "reasoning_details":
-                message[key] = sort_by_index(value)
-        message = join_texts(message)
+        message = joined(message)
         match message.get("content"):
             case [{"type": "text", "text": str() as text, **more}] if not more:
                 message["content"] = text  # every server accepts a string

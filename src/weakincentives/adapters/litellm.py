@@ -7,7 +7,7 @@ constructor imports it.
 import os
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -318,8 +318,6 @@ class _LiteLLMCodec(ChatCodec):
         reply: AnyJson = super().join_events(events)
         for choice in reply["choices"] if reply else ():
             message = choice["message"]
-            if blocks := _join_thinking(message.pop("thinking_blocks", ())):
-                message["thinking_blocks"] = blocks
             extras = {key: extras[key] for key in extras if key not in ("citation", *message)}
             extras |= {"citations": citations} if citations else {}
             if extras:
@@ -416,22 +414,6 @@ def _chunk_to_json(chunk: AnyLiteLLM) -> JsonObject:
 
 def _dump(value: AnyLiteLLM) -> JsonObject:
     return {} if value is None else dict(value.model_dump(exclude_none=True))
-
-
-def _join_thinking(chunks: Iterable[JsonObject]) -> list[JsonObject]:
-    """Joins chunks into complete blocks; each block ends with the signature that it needs."""
-    blocks: list[JsonObject] = []
-    texts: list[str] = []
-    for chunk in chunks:
-        if chunk.get("type") != "thinking":  # for example redacted thinking, sent in one chunk
-            texts.clear()
-            blocks.append(chunk)
-            continue
-        texts.append(chunk.get("thinking") or "")
-        if signature := chunk.get("signature"):
-            blocks.append({"type": "thinking", "thinking": "".join(texts), "signature": signature})
-            texts.clear()
-    return blocks
 
 
 def _to_json(reply: AnyLiteLLM) -> AnyJson:

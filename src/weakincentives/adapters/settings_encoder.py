@@ -81,9 +81,11 @@ class SettingsEncoder(ABC):
             tools = apply_tool_changes(request.tools, request.transcript).keys()
         ours, theirs = body.get("tools"), settings.extra.get("tools")
         output, body = _get(body, self.output_field), dict(body)
+        nearest = {name: layer for layer in settings.layers for name in layer.given}
         for layer in settings.layers:
             for name in self.supported_settings(self.profile):
-                if name in layer.given and (ours or theirs or name not in _FOR_TOOLS):
+                is_left_out = name in _FOR_TOOLS and not (ours or theirs)
+                if nearest.get(name) is layer and not is_left_out:
                     value = getattr(layer, name)
                     for field, encoded in self.encode_setting(name, value, tools).items():
                         _put(body, field, encoded)

@@ -404,7 +404,9 @@ class AgUiRun:
         if not removed:
             return events
         for message in removed:
-            if isinstance(message, ag_ui.AssistantMessage) and message.tool_calls:
+            if isinstance(message, ag_ui.ReasoningMessage):
+                message.content = ""  # a front end keeps its reasoning if a snapshot contains none
+            elif message.tool_calls:
                 message.content = None
             else:
                 self._messages.remove(message)
