@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import pickle
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import process_time
@@ -31,6 +31,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation import (
     AnswerRejected,
@@ -38,6 +39,7 @@ from weakincentives.evaluation import (
     Completed,
     OutputDelta,
     ProviderAdapter,
+    ProviderRequest,
     Restarted,
     TextDelta,
 )
@@ -197,6 +199,20 @@ def test_restart_begins_a_new_partial(run: Run) -> None:  # E12
     assert second[:3] == [{}, {"state": "open"}, {"state": "open", "number": 3}]
     first, second = parts(run(Chunks(script), template(Order, sections=sections)), ToolsAdded)
     assert second[0] == {}
+
+
+@drivers
+def test_fallback_to_another_adapter_begins_a_new_partial(run: Run) -> None:  # E12
+    class BreaksOff(Chunks):
+        def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+            yield TextDelta('{"number": 5, "note": "so')
+            raise PromptEvaluationError("it broke", phase="request", code="connection")
+
+    adapter = FallbackAdapter(BreaksOff([]), Chunks([say('{"state": "open", "number": 1}')]))
+    first, second = parts(run(adapter, template(Order)), AnswerRejected)
+    assert first == [{"number": 5, "note": "so"}]
+    assert second[:2] == [{}, {"state": "open"}]
+    assert second[-1] == serde.dump(Order(1, "open"))
 
 
 @drivers
