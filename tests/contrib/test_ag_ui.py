@@ -182,7 +182,7 @@ def test_state_grows_with_a_typed_answer_until_it_is_the_output(size: int) -> No
     found = states(request(), say(ANSWER), size=size)
     assert found[-1] == serde.dump(ORDER)
     assert size > 1 or found[:3] == [{}, {"number": 12}, {"number": 12, "state": "open"}]
-    assert len(found) > min(10, 50 // size)
+    assert len(found) >= min(10, 50 // size)
 
 
 def test_output_has_its_own_place_in_a_shared_state() -> None:  # E14

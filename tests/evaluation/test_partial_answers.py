@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import pickle
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from time import process_time
@@ -31,6 +31,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation import (
     AnswerRejected,
@@ -38,8 +39,11 @@ from weakincentives.evaluation import (
     Completed,
     OutputDelta,
     ProviderAdapter,
+    ProviderRequest,
     Restarted,
     TextDelta,
+    ToolCall,
+    ToolCallStarted,
 )
 from weakincentives.evaluation.messages import ToolsAdded
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -200,6 +204,20 @@ def test_restart_begins_a_new_partial(run: Run) -> None:  # E12
 
 
 @drivers
+def test_fallback_to_another_adapter_begins_a_new_partial(run: Run) -> None:  # E12
+    class BreaksOff(Chunks):
+        def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+            yield TextDelta('{"number": 5, "note": "so')
+            raise PromptEvaluationError("it broke", phase="request", code="connection")
+
+    adapter = FallbackAdapter(BreaksOff([]), Chunks([say('{"state": "open", "number": 1}')]))
+    first, second = parts(run(adapter, template(Order)), AnswerRejected)
+    assert first == [{"number": 5, "note": "so"}]
+    assert second[:2] == [{}, {"state": "open"}]
+    assert second[-1] == serde.dump(Order(1, "open"))
+
+
+@drivers
 def test_answer_continues_after_a_pause(run: Run) -> None:
     paused = AssistantMessage(text=ANSWER[:30], finish="pause")
     shown = partials(run(Chunks([paused, say(ANSWER[30:])]), template(Order)))
@@ -217,6 +235,29 @@ def test_adapter_with_its_own_loop_has_partial_answers(run: Run) -> None:
         serde.dump(ORDER),
     ]
     assert partials(run(OwnLoop(), template(Order))) == expected
+
+
+@pytest.mark.parametrize(
+    "border",
+    [AnswerRejected("no"), Restarted((), "more"), ToolCallStarted(ToolCall("1", "weigh", "{}"))],
+    ids=["rejected", "restarted", "called"],
+)
+def test_own_loop_begins_a_new_partial_when_its_model_starts_over(border: Any) -> None:  # E12
+    class OwnLoop(ProviderAdapter):
+        def evaluate(self, prompt: Any, /, **options: Any) -> Any:
+            return ScriptedAdapter([say(ANSWER)]).evaluate(prompt, **options)
+
+        def stream(self, prompt: Any, /, **options: Any) -> Generator[Any]:
+            yield TextDelta('{"number": 5, "note": "so')
+            yield border
+            yield TextDelta(ANSWER[:14])
+            yield TextDelta(ANSWER[14:])
+            yield Completed(self.evaluate(prompt, **options))
+
+    first, second = parts(in_order(OwnLoop(), template(Order)), type(border))
+    assert first == [{"number": 5, "note": "so"}]
+    assert second[0] == {"number": 12}
+    assert second[-1] == serde.dump(ORDER)
 
 
 @drivers
@@ -261,7 +302,12 @@ def test_patches_between_partial_answers_give_the_later_one(size: int, skip: int
     state: Any = {"output": None}
     earlier = None
     for delta in [*deltas[:-1:skip], deltas[-1]]:
-        state = apply_patch(copy.deepcopy(state), delta.patch(earlier, "/output"))
+        operations = delta.patch(earlier, "/output")
+        for operation in operations:
+            if operation["op"] == "replace":
+                before = copy.deepcopy(state)
+                assert apply_patch(copy.deepcopy(state), [operation]) != before
+        state = apply_patch(copy.deepcopy(state), operations)
         assert state == {"output": delta.partial}
         earlier = delta
     assert deltas[-1].patch(deltas[-1]) == []

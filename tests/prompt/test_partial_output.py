@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from support.typed_values import typed_values
 from weakincentives import serde
@@ -201,6 +201,30 @@ def test_number_never_appears_on_the_way_to_a_longer_one() -> None:  # E5
         {"n": 123, "price": 4.56},
     ]
     assert history(list[int], "[12, 3 , 45]") == [[], [12], [12, 3], [12, 3, 45]]
+
+
+def test_schema_by_the_author_limits_what_is_shown_and_never_fails() -> None:
+    def field_of(schema: dict[str, Any]) -> Any:
+        @dataclass
+        class Made:
+            a: Annotated[Any, WithJsonSchema(schema)]
+
+        return Made
+
+    def shown(text: str, **schema: Any) -> Any:
+        return partial(field_of(schema), f'{{"a": {text}')
+
+    assert shown('"x', type="string", format="markdown") == {"a": "x"}
+    assert shown('"x', type="string", format="email") == {}
+    assert shown('"x', type=["string", "null"]) == {"a": "x"}
+    assert shown('["x', anyOf=[True, False]) == {"a": ["x"]}
+    assert shown('["x', items=True, type="array") == {"a": ["x"]}
+    assert shown('{"b": {"c": "x', type="object", patternProperties={".": {}}) == {
+        "a": {"b": {"c": "x"}}
+    }
+    assert shown('{"b": 1, "c": "x', properties={"b": {"type": "integer"}}) == {"a": {"b": 1}}
+    assert shown('"x', enum=["x", 1]) == {}
+    assert shown("1,", enum=["x", 1]) == {"a": 1}
 
 
 LITERAL_OR_TEXT: Any = Literal["a"] | str  # noqa: PYI051 - authors write it

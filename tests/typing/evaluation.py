@@ -10,11 +10,12 @@ from weakincentives.adapters.core import PromptResponse, ProviderAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import Execution, MainLoop
-from weakincentives.evaluation.response import StreamEvent
+from weakincentives.evaluation.response import OutputDelta, StreamEvent
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import RenderedPrompt
 from weakincentives.protocols import EventBus, Response, SessionProtocol
 from weakincentives.runtime.session import Session
+from weakincentives.serde import Json
 from weakincentives.testing import ScriptedAdapter, say
 
 
@@ -98,6 +99,12 @@ assert_type(chat, Chat[Answer])
 assert_type(chat.send("Hi"), Execution[Answer])
 assert_type(chat.send("Hi").output, Answer)
 assert_type(next(chat.stream("Hi")), StreamEvent[Answer])
+match next(chat.stream("Hi")):
+    case OutputDelta(partial) as delta:
+        assert_type(partial, Json)
+        assert_type(delta.patch(), list[dict[str, Any]])
+    case _:
+        pass
 
 
 async def chat_async() -> None:

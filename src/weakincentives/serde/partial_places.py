@@ -7,7 +7,7 @@ complete. At a union, the members of all options apply, until a complete scalar 
 import re
 from collections.abc import Sequence
 
-from .json_schemas import resolved
+from .json_schemas import target_name
 from .json_types import AnyJson, Json, JsonSchema, comparable
 
 __all__ = ["Place"]
@@ -22,6 +22,12 @@ _KINDS: dict[type, str] = {
     type(None): "null",
 }
 _ALL_KINDS = frozenset({*_KINDS.values(), "object", "array"})
+# Formats of which a part has another meaning, or none; other formats are those of texts.
+_WHOLE_FORMATS = {
+    *("date", "date-time", "time", "duration", "uuid", "uuid1", "uuid3", "uuid4", "uuid5"),
+    *("base64", "base64url", "binary", "email", "idn-email", "hostname", "ipv4", "ipv6"),
+    *("ipvanyaddress", "uri", "uri-reference", "iri", "regex", "json-pointer"),
+}
 _CAN_BECOME_NUMBER = re.compile(r"[-+.\deE]{0,64}", re.ASCII)
 
 
@@ -47,8 +53,7 @@ class Place:
         self._words = [word for word in self._literals if isinstance(word, str)]
         free = [member for member in members if member not in literals]
         self.kinds = frozenset[str]().union(*map(_kinds_of, free))
-        # half of a date or of an encoded image would be another value
-        has_format = any("format" in member for member in free if "string" in _kinds_of(member))
+        has_format = any(member.get("format") in _WHOLE_FORMATS for member in free)
         self.grows = "string" in self.kinds and not has_format
         self._has_numbers = not self.kinds.isdisjoint({"integer", "number"}) and _ANY not in free
 
@@ -107,8 +112,15 @@ def _flat(schemas: Sequence[JsonSchema], root: JsonSchema) -> list[JsonSchema]:
     members: list[JsonSchema] = []
     open_schemas, seen = [*reversed(schemas)], set[int]()
     while open_schemas:
-        schema = resolved(open_schemas.pop(), root)
-        options = [option for union in _UNIONS for option in schema.get(union, ())]
+        schema = open_schemas.pop()
+        if "$ref" in schema:  # an author's own schema may refer to anything
+            schema = root.get("$defs", {}).get(target_name(schema["$ref"]), _ANY)
+        options = [
+            _ANY if option is True else option
+            for union in _UNIONS
+            for option in schema.get(union, ())
+            if option is not False
+        ]
         if options and id(schema) not in seen:
             seen.add(id(schema))
             open_schemas += reversed(options)
