@@ -293,6 +293,9 @@ EXPORTS = {
         "glob_matches",
     ],
     "weakincentives.testing": [
+        "Cassette",
+        "CassetteMiss",
+        "Cassettes",
         "Events",
         "NetworkRefusedError",
         "PromptState",
