@@ -296,6 +296,9 @@ EXPORTS = {
         "glob_matches",
     ],
     "weakincentives.testing": [
+        "Cassette",
+        "CassetteMiss",
+        "Cassettes",
         "Events",
         "NetworkRefusedError",
         "PromptState",

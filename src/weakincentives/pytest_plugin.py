@@ -4,6 +4,7 @@ pytest loads this module in every run if the library is installed in the environ
 therefore outside `testing`, and imports from that package only when a test needs it.
 """
 
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
 
     from .runtime.session import Session
-    from .testing.fixtures import PromptsWithOverrides, ScriptedAdapters
+    from .testing.fixtures import Cassettes, PromptsWithOverrides, ScriptedAdapters
     from .testing.recorded_events import RecordedEvents
 
 _LIVE_MARKER = (
@@ -43,6 +44,8 @@ _EVENTS = pytest.StashKey["RecordedEvents"]()
 _REFUSED = pytest.StashKey[list[str]]()
 _COUNTS = pytest.StashKey[dict[str, dict[str, list[int]]]]()
 _SCRIPTS = pytest.StashKey["ScriptedAdapters"]()
+_PASSED = pytest.StashKey[bool]()
+_UNPLAYED = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,6 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--wink-live",
         action="store_true",
         help="run tests marked wink_live, which reach real providers",
+    )
+    group.addoption(
+        "--cassette",
+        choices=("once", "none", "rewrite"),
+        help="record cassettes that do not exist (once), none, or all again (rewrite); "
+        "default: once, or none if the variable CI is set",
     )
     network = (
         "tests that may not reach other machines: those that use a fixture of weakincentives "
@@ -71,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
             f"wink_network must be 'fixtures', 'loopback' or 'any', got {network!r}"
         )
     config.stash[_COUNTS] = {}
+    config.stash[_UNPLAYED] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -104,6 +114,11 @@ def _is_confined(item: pytest.Item) -> bool:
     )
 
 
+def _records(config: pytest.Config) -> bool:
+    default = "none" if os.environ.get("CI") else "once"
+    return (config.getoption("--cassette") or default) != "none"
+
+
 def _may_use_network(item: pytest.Item) -> bool:
     """Returns whether marks or options, including those of pytest-socket, allow the network."""
     marker, option = item.get_closest_marker, item.config.getoption
@@ -114,6 +129,7 @@ def _may_use_network(item: pytest.Item) -> bool:
             or marker("allow_hosts")
             or "socket_enabled" in getattr(item, "fixturenames", ())
         )
+        or ("cassette" in getattr(item, "fixturenames", ()) and _records(item.config))
         or (option("force_enable_socket", default=False) or option("allow_hosts", default=None))
     )
 
@@ -145,6 +161,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds the events, and the blocked hosts, which clients may hide, to a failure's report."""
     report = yield
+    if report.when == "call":
+        item.stash[_PASSED] = report.passed
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
             from .testing.recorded_events import event_line
@@ -180,6 +198,10 @@ def _count(config: pytest.Config, counted: dict[str, dict[str, list[int]]]) -> N
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    if unplayed := config.stash[_UNPLAYED]:
+        terminalreporter.write_sep("=", "cassettes with answers that no test used")
+        for line in unplayed:
+            terminalreporter.write_line(line)
     if counts := config.stash[_COUNTS]:
         from .testing.disclosure_coverage import report
 
@@ -232,6 +254,23 @@ def scripted_adapter(
     request.node.stash[_SCRIPTS] = adapters = ScriptedAdapters(wink_events)
     yield adapters
     del request.node.stash[_SCRIPTS]
+
+
+@pytest.fixture
+def cassette(request: pytest.FixtureRequest) -> Generator["Cassettes"]:
+    """Creates adapters that record a model and later play it: `cassette("openai:gpt-5.2")`.
+
+    The file is `cassettes/MODULE/TEST.jsonl` next to the test, unless you pass a path. It is
+    written if the test passes. The arguments are the same as for `Cassette`.
+    """
+    from .testing.fixtures import Cassettes
+
+    folder = request.path.parent / "cassettes" / request.path.stem
+    mode = request.config.getoption("--cassette")
+    cassettes = Cassettes(folder, request.node.name, mode)
+    yield cassettes
+    left = cassettes.end(passed=request.node.stash.get(_PASSED, False))
+    request.config.stash[_UNPLAYED] += left
 
 
 @pytest.fixture

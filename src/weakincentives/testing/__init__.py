@@ -2,12 +2,16 @@
 
 from ..inspection.states import PromptState, render_states
 from ..network_guard import NetworkRefusedError
-from .fixtures import PromptsWithOverrides, ScriptedAdapters
+from .cassettes import Cassette, CassetteMiss
+from .fixtures import Cassettes, PromptsWithOverrides, ScriptedAdapters
 from .recorded_events import Events, RecordedEvents
 from .scripted import Reply, ScriptedAdapter, ScriptExhaustedError, SeenRequest, call, say
 from .tool_contract import ToolContractError, assert_tool_contract
 
 __all__ = [
+    "Cassette",
+    "CassetteMiss",
+    "Cassettes",
     "Events",
     "NetworkRefusedError",
     "PromptState",

@@ -1,9 +1,13 @@
 """The values of the pytest plugin's fixtures: factories for adapters and overridden prompts."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import islice, repeat
 from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..evaluation.inner_loop import RunConfig
 from ..evaluation.messages import AssistantMessage
@@ -16,7 +20,11 @@ from ..runtime.session.session import Session
 from .recorded_events import RecordedEvents, event_line
 from .scripted import Reply, ScriptedAdapter, SeenRequest
 
-__all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
+if TYPE_CHECKING:
+    from ..adapters.core import LoopAdapter
+    from .cassettes import Cassette, Mode
+
+__all__ = ["Cassettes", "PromptsWithOverrides", "ScriptedAdapters"]
 
 _MAX_DESCRIBED = 20
 _REASONS = {
@@ -36,6 +44,53 @@ class _RecordedAdapter(ScriptedAdapter):
         if isinstance(session, Session):
             self.events.watch(session.bus)
         return super().connect(rendered)
+
+
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{it}{n}" for it in ("com", "lpt") for n in range(10))}
+_MAX_NAME = 80
+
+
+def file_name(name: str) -> str:
+    """Returns a test's name as a file's name, which differs even without upper case.
+
+    A name with other characters, and a long one, ends with a part of its hash.
+    """
+    if re.fullmatch(r"[a-z0-9_]+", name) and len(name) <= _MAX_NAME and name not in _RESERVED:
+        return name
+    plain = re.sub(r"[^a-z0-9_]+", "-", name.lower())[:_MAX_NAME].strip("-")
+    return f"{plain}-{sha256(name.encode()).hexdigest()[:8]}"
+
+
+@dataclass(slots=True)
+class Cassettes:
+    """Creates the cassettes of one test; see the fixture."""
+
+    folder: Path
+    name: str
+    mode: "Mode | None" = None
+    cassettes: "list[Cassette]" = field(default_factory=list["Cassette"])
+
+    def __call__(
+        self, adapter: "LoopAdapter | str", path: str | PathLike[str] | None = None, **options: Any
+    ) -> "Cassette":
+        from .cassettes import Cassette
+
+        count = len(self.cassettes)
+        name = f"{file_name(self.name)}{f'.{count + 1}' if count else ''}.jsonl"
+        options.setdefault("mode", self.mode)
+        cassette = Cassette(adapter, path or self.folder / name, **options)
+        self.cassettes.append(cassette)
+        return cassette
+
+    def end(self, *, passed: bool) -> list[str]:
+        """Writes what a passed test recorded; returns the files with answers that did not play."""
+        left: list[str] = []
+        for cassette in self.cassettes:
+            if cassette.records and passed:
+                cassette.save()
+            elif not cassette.records and (count := cassette.recordings.left):
+                left.append(f"{cassette.recordings.path}: {count} answers were not played")
+        return left if passed else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,161 @@
+"""The file of a cassette: JSON Lines, one line for each request, with its answers in order.
+
+The first line describes the adapter. The messages of a later request begin with those of an earlier
+one: its line contains only the further messages, and `after`, the number of the other line. Parts
+that are the same as in that line are left out. The order of the lines depends on their content
+alone.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ..atomic_writes import replacing
+from .cassette_diffs import Asked
+
+__all__ = ["Line", "Recording", "Recordings"]
+
+type Line = dict[str, Any]  # Any: JSON values
+
+_VERSION = 1
+_PARTS = ("tools", "output", "settings", "model")
+
+
+@dataclass(slots=True)
+class Recording:
+    """The answers to equal requests, in the order in which they were given."""
+
+    asked: Asked
+    replies: list[Line] = field(default_factory=list[Line])
+    played: int = 0
+
+
+class Recordings:
+    """The recordings in a file; threads can use them at the same time.
+
+    `facts` describe the adapter that was recorded.
+    """
+
+    def __init__(
+        self, path: Path, volatile: frozenset[str], normalize: Callable[[str], str]
+    ) -> None:
+        self.path = path
+        self.facts: Line = {}
+        self._volatile, self._normalize = volatile, normalize
+        self._by_key: dict[str, Recording] = {}
+        self._lock = Lock()
+
+    def __iter__(self) -> Iterator[Recording]:
+        return iter(self._by_key.values())
+
+    @property
+    def left(self) -> int:
+        """The number of answers that were not played."""
+        return sum(len(it.replies) - it.played for it in self)
+
+    def plain(self, asked: Asked) -> Line:
+        """Returns the parts of a request that count, normalized."""
+        text = json.dumps(asked.without(self._volatile), sort_keys=True, ensure_ascii=False)
+        plain: Line = json.loads(self._normalize(text))
+        return plain
+
+    def _key(self, asked: Asked) -> str:
+        text = json.dumps(self.plain(asked), sort_keys=True)
+        return sha256(text.encode()).hexdigest()
+
+    def take(self, asked: Asked) -> tuple[Line | None, Recording | None]:
+        """Returns the next reply to a request, if there is one, and the request's recording."""
+        key = self._key(asked)
+        with self._lock:
+            recording = self._by_key.get(key)
+            if recording is None or recording.played == len(recording.replies):
+                return None, recording
+            recording.played += 1
+            return recording.replies[recording.played - 1], recording
+
+    def add(self, asked: Asked, reply: Line) -> None:
+        """Adds a reply to a request."""
+        key = self._key(asked)
+        with self._lock:
+            self._by_key.setdefault(key, Recording(asked)).replies.append(reply)
+
+    def renamed(self, asked: Asked) -> str:
+        """Returns which other file in the folder has the request, if one has."""
+        key = self._key(asked)
+        for path in sorted(self.path.parent.glob("*.jsonl")):
+            other = Recordings(path, self._volatile, self._normalize)
+            with suppress(ValueError):  # a file of another kind
+                other.load()
+                if key in other._by_key:
+                    return f", but {path.name} has this request: was the test renamed?"
+        return ""
+
+    def save(self, facts: Line, *, replaces: bool) -> None:
+        """Writes the file; raises `FileExistsError` if it exists, unless `replaces` is set."""
+        rows = sorted((_text(it.asked.to_json()), _text(it.replies)) for it in self)
+        requests = [(json.loads(asked), json.loads(replies)) for asked, replies in rows]
+        requests.sort(key=lambda row: len(row[0]["messages"]))
+        lines: list[Line] = [{"cassette": _VERSION, **facts}]
+        known: dict[str, int] = {}
+        for asked, replies in requests:
+            lines.append({**_shortened(asked, lines, known), "replies": replies})
+            known[_text(asked["messages"])] = len(lines)
+            lines[-1]["_asked"] = asked
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not replaces and self.path.exists():
+            raise FileExistsError(f"{self.path} was recorded by another process; run again")
+        with replacing(self.path, sync=True) as file:
+            for line in lines:
+                line.pop("_asked", None)
+                file.write(_text(line).encode("utf-8", "backslashreplace") + b"\n")
+
+    def load(self) -> None:
+        """Reads the file, if it exists; raises `ValueError` with the number of a bad line."""
+        lines: list[Line] = []
+        with suppress(FileNotFoundError), self.path.open(encoding="utf-8", newline="\n") as file:
+            for number, text in enumerate(file, 1):
+                try:
+                    line: Line = json.loads(text)
+                    if number == 1 and line["cassette"] != _VERSION:
+                        raise ValueError(f"version {line['cassette']!r}")
+                    if number > 1:
+                        self._read(line, lines)
+                except (LookupError, TypeError, ValueError, RecursionError) as error:
+                    raise ValueError(
+                        f"{self.path}:{number} is not a recording of this version ({error!r}); "
+                        "record it again"
+                    ) from error
+                lines.append(line)
+        self.facts = lines[0] if lines else {}
+
+    def _read(self, line: Line, lines: list[Line]) -> None:
+        """Adds the recording in a line, which may continue one of the lines before it."""
+        if "after" in line:
+            earlier = lines[1:][line["after"] - 2]
+            line["messages"] = [*earlier["messages"], *line["messages"]]
+            line.update({name: earlier[name] for name in _PARTS if name not in line})
+        asked = Asked.from_json(line)
+        replies: list[Line] = line["replies"]
+        if not replies or any("reply" not in reply for reply in replies):
+            raise ValueError("it has no replies")
+        self._by_key.setdefault(self._key(asked), Recording(asked)).replies += replies
+
+
+def _shortened(asked: Line, lines: list[Line], known: dict[str, int]) -> Line:
+    """Returns the parts of a request that its line needs."""
+    messages = asked["messages"]
+    for count in range(len(messages) - 1, 0, -1):
+        if (number := known.get(_text(messages[:count]))) is not None:
+            earlier = lines[number - 1]["_asked"]
+            parts = {name: asked[name] for name in _PARTS if asked[name] != earlier[name]}
+            return {"after": number, "messages": messages[count:], **parts}
+    return asked
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,325 @@
+"""Cassettes play exactly what was recorded, and say what differs otherwise."""
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from support.scripted_server import Fail, Say, ScriptedServer
+from weakincentives import MainLoop, MarkdownSection, ModelSettings, PromptTemplate
+from weakincentives.adapters.core import LoopAdapter
+from weakincentives.adapters.fallback import FallbackAdapter
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.content import Image
+from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
+from weakincentives.evaluation.response import TextDelta
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing.cassettes import Cassette, CassetteMiss
+from weakincentives.testing.fixtures import file_name
+
+KEY = "sk-sentinel-0123456789"
+STAMPS = count()
+
+
+def look(city: str) -> str:
+    """Look at the weather."""
+    return json.dumps({"city": city, "created_at": next(STAMPS)})
+
+
+def still(city: str) -> str:
+    """Look at the weather."""
+    return f"Sunny in {city}."
+
+
+def template(rules: str = "Be kind.", tool: Callable[..., Any] = still) -> PromptTemplate[None]:
+    sections = [
+        MarkdownSection(title="Rules", template=rules, tools=[tool]),
+        MarkdownSection(title="Date", template=f"Today is day {next(STAMPS)}."),
+    ]
+    return PromptTemplate(ns="tests", key="played", sections=sections)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cassettes" / "run.jsonl"
+
+
+def play(path: Path, **options: Any) -> Cassette:
+    options = {"mode": "none", "volatile": ["date"], **options}
+    return Cassette(ScriptedAdapter([]), path, **options)
+
+
+def record(path: Path, *replies: Any, mode: Any = "once", **options: Any) -> Cassette:
+    options = {"volatile": ["date"], **options}
+    return Cassette(ScriptedAdapter(replies), path, mode=mode, **options)
+
+
+LOOKS = (call(("still", {"city": "Rome"})), say("It is sunny."))
+
+
+def test_recorded_run_plays_without_its_provider(path: Path) -> None:
+    with record(path, *LOOKS) as cassette:
+        assert MainLoop(cassette).execute(template(), "Hi").text == "It is sunny."
+    played = play(path)
+    assert MainLoop(played).execute(template(), "Hi").text == "It is sunny."
+    assert played.recordings.left == 0
+
+
+def test_changed_section_is_a_miss_that_names_it_and_its_words(path: Path) -> None:
+    with record(path, say("Done.")) as cassette:
+        MainLoop(cassette).execute(template("Never pay twice."), "Hi")
+    with pytest.raises(CassetteMiss) as caught:
+        MainLoop(play(path)).execute(template("Never pay thrice."), "Hi")
+    assert "section 'rules': 'twice.' is now 'thrice.'" in str(caught.value)
+    assert "of 1 recordings, 1 have other texts of sections" in str(caught.value)
+
+
+def test_equal_requests_play_their_answers_in_order_and_a_further_one_is_a_miss(path: Path) -> None:
+    asked = template()
+    with record(path, say("A"), say("B")) as cassette:
+        texts = [MainLoop(cassette).execute(asked, "Hi").text for _ in range(2)]
+    loop = MainLoop(play(path))
+    assert texts == ["A", "B"] == [loop.execute(asked, "Hi").text for _ in range(2)]
+    with pytest.raises(
+        CassetteMiss, match="recorded this request 2 times, but it was asked 3 times"
+    ):
+        loop.execute(asked, "Hi")
+
+
+def test_recorded_failure_is_raised_again_before_the_answer(path: Path) -> None:
+    busy = Fail(429, "busy", "rate_limit_error", headers=(("Retry-After", "30"),))
+    asked = template()
+    with ScriptedServer(busy, Say("Done.")) as server:
+        adapter = OpenAIAdapter("m", base_url=server.openai_url, api_key=KEY, max_retries=0)
+        with Cassette(adapter, path, mode="once") as cassette:
+            with pytest.raises(ThrottleError):
+                MainLoop(cassette).execute(asked, "Hi")
+            MainLoop(cassette).execute(asked, "Hi")
+    loop, started = MainLoop(Cassette(adapter, path, mode="none")), monotonic()
+    with pytest.raises(ThrottleError) as caught:
+        loop.execute(asked, "Hi")
+    assert caught.value.retry_after is not None
+    assert caught.value.retry_after.seconds == 30
+    done = loop.execute(asked, "Hi")
+    assert (done.text, done.usage.total_tokens) == ("Done.", 15)
+    assert monotonic() - started < 5
+
+
+def test_fallback_inside_a_cassette_plays_with_its_failure(path: Path) -> None:
+    down = PromptEvaluationError("down", phase="request", code="server_error")
+    both = FallbackAdapter(ScriptedAdapter([down]), ScriptedAdapter([say("Second.")]))
+    asked = template()
+    with Cassette(both, path, mode="once") as cassette:
+        assert MainLoop(cassette).execute(asked, "Hi").text == "Second."
+    assert MainLoop(Cassette(both, path, mode="none")).execute(asked, "Hi").text == "Second."
+
+
+def test_failed_rewrite_leaves_the_file_as_it_was(path: Path) -> None:
+    with record(path, say("Old.")) as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    before = path.read_bytes()
+    with pytest.raises(AssertionError), record(path, say("New."), mode="rewrite") as cassette:
+        assert MainLoop(cassette).execute(template(), "Hi").text == "Old."
+    assert path.read_bytes() == before
+    with record(path, say("New."), mode="rewrite") as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    assert b"New." in path.read_bytes()
+    assert b"Old." not in path.read_bytes()
+    assert [it.name for it in path.parent.iterdir()] == ["run.jsonl"]
+
+
+@pytest.mark.parametrize("mode", ["once", "rewrite"])
+def test_file_contains_no_credentials(path: Path, mode: Any) -> None:
+    image = Image.from_url(f"https://user:{KEY}@127.0.0.1/a.png?size=1&key={KEY}&x=1")
+    settings = ModelSettings(extra={"metadata": {"api_key": KEY}})
+    with ScriptedServer(Say("Done."), strict=False) as server:
+        url = server.openai_url.replace("//", f"//user:{KEY}@")
+        adapter = OpenAIAdapter("m", base_url=url, api_key=KEY, settings=settings)
+        with Cassette(adapter, path, mode=mode) as cassette:
+            MainLoop(cassette).execute(template(), ["Look.", image], settings=settings)
+    text = path.read_text()
+    assert "sentinel" not in text
+    assert "https://***@127.0.0.1/a.png?size=1&key=***&x=1" in text
+
+
+def test_nested_runs_find_their_own_answers_in_any_order(path: Path) -> None:
+    names = [f"n{index}" for index in range(5)]
+    asked = {name: template(f"Rules of {name}.") for name in names}
+    with record(path, *(say(name) for name in names)) as cassette:
+        for name in names:
+            MainLoop(cassette).execute(asked[name], "Hi")
+    for seed in range(20):
+        shuffled = random.Random(seed).sample(names, len(names))  # noqa: S311 - an order
+        loop = MainLoop(play(path))
+        assert [loop.execute(asked[name], "Hi").text for name in shuffled] == shuffled
+    with ThreadPoolExecutor(5) as threads:
+        loop = MainLoop(play(path))
+        results = threads.map(lambda name: loop.execute(asked[name], "Hi").text, names)
+        assert list(results) == names
+
+
+def test_inserted_message_is_new_and_no_answer_is_found_by_position(path: Path) -> None:
+    asked = template()
+    with record(path, say("One."), say("Two.")) as cassette:
+        first = MainLoop(cassette).execute(asked, "First.")
+        MainLoop(cassette).execute(
+            asked, "Second.", conversation=first.conversation, session=first.session
+        )
+    with pytest.raises(CassetteMiss, match=r"message 2, \$: 'First\.' is now 'Zeroth\.'"):
+        MainLoop(play(path)).execute(asked, "Zeroth.")
+    loop = MainLoop(play(path))
+    first = loop.execute(asked, "First.")
+    asked_again = MainLoop(record(path.with_name("other"), say("?"))).execute(
+        asked, "Between.", conversation=first.conversation, session=first.session
+    )
+    with pytest.raises(CassetteMiss, match="message 4 is new"):
+        loop.execute(asked, "Second.", conversation=asked_again.conversation, session=first.session)
+
+
+def test_stream_plays_the_same_pieces(path: Path) -> None:
+    asked = template()
+    with ScriptedServer(Say("word " * 40)) as server:
+        adapter = OpenAIAdapter("m", base_url=server.openai_url, api_key=KEY)
+        with Cassette(adapter, path, mode="once") as cassette:
+            pieces = list(cassette.stream(asked))
+    played = list(Cassette(adapter, path, mode="none").stream(asked))
+
+    async def read() -> list[object]:
+        stream = Cassette(adapter, path, mode="none").stream_async(asked)
+        return [event async for event in stream]
+
+    texts = [[it for it in each if isinstance(it, TextDelta)] for each in (pieces, played)]
+    assert len(texts[0]) > 1
+    assert texts[0] == texts[1] == [it for it in asyncio.run(read()) if isinstance(it, TextDelta)]
+
+
+def test_result_that_varies_names_tool_and_path_and_a_normalizer_ignores_it(path: Path) -> None:
+    asked = template(tool=look)
+    replies = call(("look", {"city": "Rome"})), say("Sunny.")
+    with record(path, *replies) as cassette:
+        MainLoop(cassette).execute(asked, "Hi")
+    with pytest.raises(CassetteMiss, match=r"message 4, tool 'look', \$\.created_at: '\d+' is now"):
+        MainLoop(play(path)).execute(asked, "Hi")
+
+    def without_stamps(text: str) -> str:
+        return re.sub(r'created_at\\": \d+', r'created_at\\": 0', text)
+
+    # the normalizer is newer than the recording
+    played = play(path, normalize=without_stamps)
+    assert MainLoop(played).execute(template(tool=look), "Hi").text == "Sunny."
+
+
+def test_section_that_varies_is_a_miss_unless_it_is_volatile(path: Path) -> None:
+    with record(path, say("Done.")) as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    with pytest.raises(CassetteMiss, match=r"section 'date': '\d+\.' is now"):
+        MainLoop(play(path, volatile=[])).execute(template(), "Hi")
+
+
+@pytest.mark.parametrize("part", ["model", "tools", "replies", "messages", "settings"])
+def test_line_without_a_part_is_rejected_with_its_number(path: Path, part: str) -> None:
+    with record(path, say("Done.")) as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    facts, text = path.read_text().splitlines()
+    line = json.loads(text)
+    del line[part]
+    path.write_text(f"{facts}\n{json.dumps(line)}\n")
+    with pytest.raises(ValueError, match=":2 is not a recording of this version"):
+        play(path)
+    path.write_text(f'{facts}\n{{"after": 9, "messages": [], "replies": []}}\n')
+    with pytest.raises(ValueError, match=":2 is not a recording of this version"):
+        play(path)
+    path.write_text(facts.replace('"cassette": 1', '"cassette": 2') + "\n")
+    with pytest.raises(ValueError, match=":1 is not a recording of this version"):
+        play(path)
+
+
+def test_test_names_become_different_files_in_the_folder() -> None:
+    names = ["a/b", "a\\b", "../x", "con", "A", "a", "x" * 300, "é", "a:b"]
+    files = [file_name(name) for name in names]
+    assert len({name.lower() for name in files}) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9_-]{1,100}", name) for name in files)
+    assert "con" not in files
+
+
+def test_missing_file_names_the_one_that_has_the_request(path: Path) -> None:
+    with record(path, say("Done.")) as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    with pytest.raises(CassetteMiss, match=r"does not exist, but run\.jsonl has this request"):
+        MainLoop(play(path.with_name("renamed.jsonl"))).execute(template(), "Hi")
+    with pytest.raises(CassetteMiss, match=r"none\.jsonl .* does not exist; to record"):
+        MainLoop(play(path.with_name("none.jsonl"))).execute(template("Else."), "Hi")
+
+
+def test_second_recorder_of_one_file_fails_and_says_why(path: Path) -> None:
+    with record(path, say("One.")) as first:
+        MainLoop(first).execute(template(), "Hi")
+        second = record(path, say("Two."))
+        MainLoop(second).execute(template(), "Hi")
+    with pytest.raises(FileExistsError, match="was recorded by another process; run again"):
+        second.save()
+
+
+def test_recording_again_gives_the_same_bytes(path: Path) -> None:
+    asked = template()
+    texts: list[bytes] = []
+    for _ in range(3):
+        replies = [*LOOKS, say("Other."), *LOOKS]
+        with record(path, *replies, mode="rewrite") as cassette:
+            for message in ("Hi", "Ho", "Hu"):
+                MainLoop(cassette).execute(asked, message)
+        texts.append(path.read_bytes())
+    assert len({*texts}) == 1
+    assert texts[0].count(b"Rules") == 3  # each conversation's prompt once
+
+
+def test_image_is_recorded_by_its_digest(path: Path) -> None:
+    data = b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(3_000_000)  # noqa: S311 - noise
+    asked, image = template(), Image.from_bytes(data)
+    with record(path, say("A cat.")) as cassette:
+        MainLoop(cassette).execute(asked, ["Look.", image])
+    assert path.stat().st_size < 3_000
+    assert MainLoop(play(path)).execute(asked, ["Look.", image]).text == "A cat."
+    other = Image.from_bytes(data[:-1] + b"!")
+    with pytest.raises(CassetteMiss, match=r"message 2, \$\[1\]"):
+        MainLoop(play(path)).execute(asked, ["Look.", other])
+
+
+def test_other_settings_model_and_tools_are_misses_that_name_them(path: Path) -> None:
+    asked = template()
+    with record(path, say("Done."), settings=ModelSettings(temperature=0)) as cassette:
+        MainLoop(cassette).execute(asked, "Hi")
+    with pytest.raises(CassetteMiss, match=r"settings \$\.temperature: '0' is now '1'"):
+        MainLoop(play(path)).execute(asked, "Hi", settings=ModelSettings(temperature=1))
+    with pytest.raises(CassetteMiss, match="model"):
+        MainLoop(Cassette("openai:gpt-5.2", path, mode="none", volatile=["date"])).execute(
+            asked, "Hi"
+        )
+    with pytest.raises(CassetteMiss, match="tool 'look' is new"):
+        MainLoop(play(path, settings=ModelSettings(temperature=0))).execute(
+            template(tool=look), "Hi"
+        )
+
+
+def test_named_model_needs_no_key_to_play(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", KEY)
+    with ScriptedServer(Say("Done.")) as server:
+        from weakincentives import adapter_for
+
+        named = adapter_for("groq:llama", base_url=server.openai_url, api_key=KEY)
+        assert isinstance(named, LoopAdapter)
+        asked = template()
+        with Cassette(named, path, mode="once") as cassette:
+            MainLoop(cassette).execute(asked, "Hi")
+    monkeypatch.delenv("GROQ_API_KEY")
+    monkeypatch.setenv("CI", "true")
+    loop = MainLoop(Cassette("groq:llama", path))
+    assert loop.execute(asked, "Hi").text == "Done."
