@@ -20,7 +20,7 @@ from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.content import Image
 from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
-from weakincentives.evaluation.response import TextDelta
+from weakincentives.evaluation.response import ReasoningDelta, TextDelta
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.cassettes import Cassette, CassetteMiss
 from weakincentives.testing.fixtures import file_name
@@ -186,7 +186,7 @@ def test_inserted_message_is_new_and_no_answer_is_found_by_position(path: Path) 
 
 def test_stream_plays_the_same_pieces(path: Path) -> None:
     asked = template()
-    with ScriptedServer(Say("word " * 40)) as server:
+    with ScriptedServer(Say("word " * 40, reasoning="Hm.")) as server:
         adapter = OpenAIAdapter("m", base_url=server.openai_url, api_key=KEY)
         with Cassette(adapter, path, mode="once") as cassette:
             pieces = list(cassette.stream(asked))
@@ -196,9 +196,11 @@ def test_stream_plays_the_same_pieces(path: Path) -> None:
         stream = Cassette(adapter, path, mode="none").stream_async(asked)
         return [event async for event in stream]
 
-    texts = [[it for it in each if isinstance(it, TextDelta)] for each in (pieces, played)]
-    assert len(texts[0]) > 1
-    assert texts[0] == texts[1] == [it for it in asyncio.run(read()) if isinstance(it, TextDelta)]
+    events = pieces, played, asyncio.run(read())
+    deltas = [[it for it in each if isinstance(it, TextDelta | ReasoningDelta)] for each in events]
+    assert len(deltas[0]) > 2
+    assert isinstance(deltas[0][0], ReasoningDelta)
+    assert deltas[0] == deltas[1] == deltas[2]
 
 
 def test_result_that_varies_names_tool_and_path_and_a_normalizer_ignores_it(path: Path) -> None:

@@ -17,7 +17,7 @@ from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.logged_run import Answered, ProviderFailure
 from ..evaluation.messages import AssistantMessage
-from ..evaluation.response import AnswerRejected, TextDelta
+from ..evaluation.response import AnswerRejected, Delta, ReasoningDelta, TextDelta
 from ..limits import Clock, utc_now
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
@@ -28,7 +28,7 @@ from .cassette_files import Line, Recording, Recordings
 __all__ = ["Cassette", "CassetteMiss", "Mode"]
 
 type Mode = Literal["once", "none", "rewrite"]
-type Piece = TextDelta | AnswerRejected | AssistantMessage
+type Piece = Delta | AnswerRejected | AssistantMessage
 
 _MODES = ("once", "none", "rewrite")
 _NAMES = "|".join(("key", *SECRET_NAMES))
@@ -218,7 +218,9 @@ class _Player(Connection):
         if isinstance(answered.reply, ProviderFailure):
             self._falls_back = answered.reply.fell_back
             raise answered.reply.to_error()
-        yield from map(TextDelta, line.get("pieces", ()))
+        for delta in line.get("deltas", ()):
+            is_text = "text" in delta
+            yield TextDelta(delta["text"]) if is_text else ReasoningDelta(delta["reasoning"])
         yield answered.reply
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[Piece]:
@@ -263,8 +265,12 @@ class _Recorder(Connection):
             self._cassette.recordings.add(asked, self._last)
             raise
         self._last = {"reply": serde.dump(pieces[-1])}
-        if texts := [piece.text for piece in pieces if isinstance(piece, TextDelta)]:
-            self._last["pieces"] = texts
+        if deltas := [
+            {"reasoning" if isinstance(piece, ReasoningDelta) else "text": piece.text}
+            for piece in pieces
+            if isinstance(piece, TextDelta | ReasoningDelta)
+        ]:
+            self._last["deltas"] = deltas
         self._cassette.recordings.add(asked, self._last)
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
