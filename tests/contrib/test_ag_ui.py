@@ -215,6 +215,15 @@ class Node:
     children: "list[Node]" = field(default_factory=list["Node"])
 
 
+@pytest.mark.parametrize("size", [1, 5000, 1_000_000])
+def test_answer_that_is_nested_too_deeply_is_an_error_of_the_run(size: int) -> None:  # E9
+    adapter = type("Sized", (Chunks,), {"size": size})([say(nested(600))] * 3)
+    front_end = FrontEnd()
+    for event in AgUiRun(request()).stream(MainLoop(adapter).stream(template(Node), "Go.")):
+        front_end.read(EventEncoder().encode(event).removeprefix("data: "))
+    assert front_end.last["type"] == "RUN_ERROR"
+
+
 @pytest.mark.parametrize(
     ("output", "answer"),
     [

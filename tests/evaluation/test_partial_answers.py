@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from time import process_time
 from typing import Any
@@ -381,6 +382,7 @@ def adapters(server: ScriptedServer) -> dict[str, Callable[..., ProviderAdapter]
     return {
         "responses": openai("responses"),
         "chat": openai("chat"),
+        "prompted": partial(openai("chat"), structured_output="prompted"),
         "anthropic": lambda **options: AnthropicAdapter(
             "claude-sonnet-5-5", base_url=server.url, api_key="k", max_retries=0, **options
         ),
@@ -395,7 +397,7 @@ TEXTS = {
 
 
 @drivers
-@pytest.mark.parametrize("name", ["responses", "chat", "anthropic"])
+@pytest.mark.parametrize("name", ["responses", "chat", "prompted", "anthropic"])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.usefixtures("clean_environment")
 def test_adapters_have_the_same_partial_answers(  # E15

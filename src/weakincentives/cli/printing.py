@@ -66,7 +66,10 @@ def output_so_far(delta: OutputDelta | None, console: Console) -> Text:
     """Returns a partial answer as JSON, as much of its end as fits below other lines."""
     if delta is None:
         return Text()
-    text = escape_hidden(json.dumps(delta.partial, indent=2, ensure_ascii=False))
+    try:
+        text = escape_hidden(json.dumps(delta.partial, indent=2, ensure_ascii=False))
+    except RecursionError:  # the answer is nested so deeply that it will be rejected
+        text = "…"
     lines = text.splitlines()[-max(console.height - 4, 1) :]
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 

@@ -192,10 +192,13 @@ class OutputDelta:
     __slots__ = ("source",)
     __match_args__ = ("partial",)
 
+    source: PartialValue
+    """The answer at this moment, from which `partial` is read."""
+
     def __init__(self, partial: Json | PartialValue) -> None:
         if not isinstance(partial, PartialValue):
             partial = PartialValue.complete(partial)
-        self.source: PartialValue = partial
+        self.source = partial
 
     @property
     def partial(self) -> Json:

@@ -1,7 +1,7 @@
-"""`Place` is the part of a JSON Schema that applies at one place in a value that still arrives.
+"""`Place` is the part of a JSON Schema that applies at one place in a value that is arriving.
 
-It decides what can be shown there: a free string while it grows, any other scalar once it is
-complete. At a union, the members of all options apply, until a complete scalar excludes some.
+It decides what can be shown there: a free string while it grows, and any other scalar once it is
+complete. In a union, all options apply until a complete scalar excludes some of them.
 """
 
 import re
@@ -22,7 +22,7 @@ _KINDS: dict[type, str] = {
     type(None): "null",
 }
 _ALL_KINDS = frozenset({*_KINDS.values(), "object", "array"})
-# Formats of which a part has another meaning, or none; other formats are those of texts.
+# In these formats, a part of a string means something else, or nothing. Other strings can grow.
 _WHOLE_FORMATS = {
     *("date", "date-time", "time", "duration", "uuid", "uuid1", "uuid3", "uuid4", "uuid5"),
     *("base64", "base64url", "binary", "email", "idn-email", "hostname", "ipv4", "ipv6"),

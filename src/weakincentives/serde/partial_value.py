@@ -8,6 +8,8 @@ from .json_types import AnyJson, Json, comparable
 
 __all__ = ["Change", "Node", "Operation", "PartialValue", "Text"]
 
+_DEEPEST = 100  # levels in one operation; writers of JSON have a limit
+
 type Operation = dict[str, AnyJson]
 """An operation of a JSON patch (RFC 6902): `op`, `path` and `value`."""
 
@@ -95,22 +97,23 @@ class PartialValue:
 
     def patch(self, earlier: "PartialValue | None", path: str) -> list[Operation]:
         """Returns the JSON patch for the value at `path`, from an earlier value to this one."""
-        if earlier is None:
-            return [{"op": "add", "path": path, "value": self.read()}]
-        if self.changes is not earlier.changes or not self.changes:
-            return _difference(earlier.read(), self.read(), path)
+        if not self.changes:
+            return _difference(... if earlier is None else earlier.read(), self.read(), path)
         operations: list[Operation] = []
-        last = self.changes[earlier.count - 1]
-        if isinstance(last.value, Text):
-            text = self._added(earlier.count - 1)
-            if len(text) > earlier.size:
+        past = earlier if earlier and earlier.changes is self.changes else None
+        begin = past.count if past else 0
+        last = self.changes[begin - 1]
+        if past and isinstance(last.value, Text):
+            text = self._added(begin - 1)
+            if len(text) > past.size:
                 operations.append({"op": "replace", "path": path + last.path(), "value": text})
-        new: dict[int, AnyJson] = {}
-        for index in range(earlier.count, self.count):
+        new: dict[int, tuple[AnyJson, int]] = {}  # the objects and arrays in the patch
+        for index in range(begin, self.count):
             change, value = self.changes[index], self._added(index)
-            container = new.get(id(change.parent.value)) if change.parent else None
-            if isinstance(value, dict | list):
-                new[id(change.value)] = value
+            key = id(change.parent.value) if change.parent else 0
+            container, depth = new.get(key, (None, 0))
+            if isinstance(value, dict | list) and depth < _DEEPEST:
+                new[id(change.value)] = value, depth + 1
             if container is None:
                 operations.append({"op": "add", "path": path + change.path(), "value": value})
             elif isinstance(container, dict):
