@@ -136,7 +136,7 @@ BLOCK_CITATIONS = {
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_f14_citations_are_equal_streamed_and_whole(nested: bool) -> None:
+def test_citations_are_equal_streamed_and_whole(nested: bool) -> None:
     fields = {key: value for key, value in WEB.items() if key != "type"}
     chat = {"type": "url_citation", "url_citation": fields} if nested else WEB
     for reply in (
@@ -162,7 +162,7 @@ def test_f14_citations_are_equal_streamed_and_whole(nested: bool) -> None:
 
 @ways
 @pytest.mark.parametrize("output", ["last event", "done events"])
-def test_f14_annotations_that_only_events_contain_are_read(output: str, run: Run) -> None:
+def test_annotations_that_only_events_contain_are_read(output: str, run: Run) -> None:
     reply = responses_reply(message_item(TEXT, WEB, FILE))
     bare = responses_reply(message_item(TEXT))
     last = bare if output == "last event" else {**bare, "output": []}
@@ -177,7 +177,7 @@ def test_f14_annotations_that_only_events_contain_are_read(output: str, run: Run
 
 
 @ways
-def test_f15_every_kind_of_openai_is_read_and_unknown_kinds_keep_the_answer(run: Run) -> None:
+def test_every_kind_of_openai_is_read_and_unknown_kinds_keep_the_answer(run: Run) -> None:
     reply = responses_reply(message_item(TEXT, UNKNOWN, WEB, FILE, CONTAINER, {"type": None}))
     response = cited(run, reply)
     assert response.text == TEXT
@@ -190,7 +190,7 @@ def test_f15_every_kind_of_openai_is_read_and_unknown_kinds_keep_the_answer(run:
 
 @ways
 @pytest.mark.parametrize("name", BLOCK_CITATIONS)
-def test_f15_every_kind_of_anthropic_cites_its_text_block(name: str, run: Run) -> None:
+def test_every_kind_of_anthropic_cites_its_text_block(name: str, run: Run) -> None:
     annotation, expected = BLOCK_CITATIONS[name]
     blocks: list[Json] = [
         {"type": "text", "text": "Préface 🐈. "},
@@ -209,7 +209,7 @@ def test_f15_every_kind_of_anthropic_cites_its_text_block(name: str, run: Run) -
     [[UNKNOWN], [None, 3, "x", []], [{"type": "url_citation"}], [{"type": ["a"], "url": 3}]],
     ids=["unknown", "not objects", "no fields", "wrong types"],
 )
-def test_f15_unreadable_annotations_keep_the_answer(annotations: list[Any], run: Run) -> None:
+def test_unreadable_annotations_keep_the_answer(annotations: list[Any], run: Run) -> None:
     for reply in (
         responses_reply(message_item(TEXT, *annotations)),
         chat_reply(content=TEXT, annotations=annotations),
@@ -235,7 +235,7 @@ def test_f15_unreadable_annotations_keep_the_answer(annotations: list[Any], run:
     ],
     ids=["urls", "objects", "titles"],
 )
-def test_f16_listed_sources_are_citations_without_a_span(more: Json, run: Run) -> None:
+def test_listed_sources_are_citations_without_a_span(more: Json, run: Run) -> None:
     response = cited(run, chat_reply(content=f"{TEXT} [1]", more=more))
     assert response.text == f"{TEXT} [1]"
     assert [citation.url for citation in response.citations] == [URL, "https://b.example"]
@@ -244,7 +244,7 @@ def test_f16_listed_sources_are_citations_without_a_span(more: Json, run: Run) -
 
 
 @ways
-def test_f16_search_results_and_sources_in_the_message_are_citations(run: Run) -> None:
+def test_search_results_and_sources_in_the_message_are_citations(run: Run) -> None:
     results = [{"url": URL, "title": "Prefaces"}, {"title": "no URL"}, {"url": 3}, None]
     response = cited(run, chat_reply(content=TEXT, more={"search_results": results}))
     assert response.citations == (Citation(url=URL, title="Prefaces"),)
@@ -253,7 +253,7 @@ def test_f16_search_results_and_sources_in_the_message_are_citations(run: Run) -
 
 
 @ways
-def test_f16_listed_source_that_an_annotation_cites_is_not_listed_again(run: Run) -> None:
+def test_listed_source_that_an_annotation_cites_is_not_listed_again(run: Run) -> None:
     more = {"citations": [URL, "https://b.example"]}
     response = cited(run, chat_reply(content=TEXT, annotations=[WEB], more=more))
     assert response.citations == (CAFE, Citation(url="https://b.example"))
@@ -263,7 +263,7 @@ def test_f16_listed_source_that_an_annotation_cites_is_not_listed_again(run: Run
 
 
 @ways
-def test_f17_spans_are_code_points_of_the_whole_text(run: Run) -> None:
+def test_spans_are_code_points_of_the_whole_text(run: Run) -> None:
     first, second = message_item("Préface 🐈. "), message_item("Café", at(0, 4, url=URL), number=2)
     response = cited(run, responses_reply(first, second))
     [citation] = response.citations
@@ -272,7 +272,7 @@ def test_f17_spans_are_code_points_of_the_whole_text(run: Run) -> None:
 
 
 @ways
-def test_f17_spans_of_a_server_that_counts_bytes_are_converted(run: Run) -> None:
+def test_spans_of_a_server_that_counts_bytes_are_converted(run: Run) -> None:
     start, end = len("Préface 🐈. ".encode()), len(TEXT.encode())
     reply = chat_reply(content=TEXT, annotations=[at(start, end, url=URL)])
     profile = ServerProfile(api="chat", citations_in_bytes=True)
@@ -281,7 +281,7 @@ def test_f17_spans_of_a_server_that_counts_bytes_are_converted(run: Run) -> None
 
 
 @ways
-def test_f17_spans_follow_the_text_without_think_tags(run: Run) -> None:
+def test_spans_follow_the_text_without_think_tags(run: Run) -> None:
     text = f"<think>Préface?</think>\n{TEXT}"
     start = text.index("Café")
     reply = chat_reply(content=text, annotations=[at(start, start + 4, url=URL), at(0, 3, url="u")])
@@ -291,7 +291,7 @@ def test_f17_spans_follow_the_text_without_think_tags(run: Run) -> None:
 
 
 @given(st.lists(st.text(max_size=5), max_size=4), st.data(), st.booleans())
-def test_f17_span_is_the_cited_passage_whatever_the_provider_counts(
+def test_span_is_the_cited_passage_whatever_the_provider_counts(
     parts: list[str],
     data: st.DataObject,
     in_bytes: bool,
@@ -317,7 +317,7 @@ def test_f17_span_is_the_cited_passage_whatever_the_provider_counts(
     "span",
     [(-1, 3), (0, 99), (5, 2), (3, 3), (None, 2), ("0", "2"), (0.0, 2.0), (10**30, 10**31)],
 )
-def test_f17_impossible_span_is_none(span: Any) -> None:
+def test_impossible_span_is_none(span: Any) -> None:
     for in_bytes in (False, True):
         said = CitedText(in_bytes=in_bytes)
         said.add(TEXT, [at(*span, url=URL)])
@@ -327,7 +327,7 @@ def test_f17_impossible_span_is_none(span: Any) -> None:
 # --- F18: kept on the way
 
 
-def test_f18_citations_are_stored_in_a_conversation_and_loaded_again() -> None:
+def test_citations_are_stored_in_a_conversation_and_loaded_again() -> None:
     response = evaluate(ScriptedAdapter([say(TEXT, citations=[CAFE])]), Session())
     conversation = response.conversation
     assert conversation is not None
@@ -338,7 +338,7 @@ def test_f18_citations_are_stored_in_a_conversation_and_loaded_again() -> None:
     assert last.citations == response.citations == (CAFE,)
 
 
-def test_f18_citations_of_an_answer_in_parts_have_spans_in_its_whole_text() -> None:
+def test_citations_of_an_answer_in_parts_have_spans_in_its_whole_text() -> None:
     first = AssistantMessage(text="Préface 🐈. ", finish="pause", reasoning="Hm.")
     last = say("Café", citations=[Citation(url=URL, start=0, end=4)], reasoning="So.")
     response = evaluate(ScriptedAdapter([first, last]), Session())
@@ -359,7 +359,7 @@ def test_f18_citations_of_an_answer_in_parts_have_spans_in_its_whole_text() -> N
         ("", ""),
     ],
 )
-def test_f18_only_http_urls_are_links(url: str, link: str) -> None:
+def test_only_http_urls_are_links(url: str, link: str) -> None:
     assert Citation(url=url).link == link
 
 

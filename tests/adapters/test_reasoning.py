@@ -127,21 +127,21 @@ def check(run: Run, reply: Json, reasoning: str, text: str, **options: Any) -> l
 
 @ways
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_f1_either_field_of_a_compatible_server_is_reasoning(field: str, run: Run) -> None:
+def test_either_field_of_a_compatible_server_is_reasoning(field: str, run: Run) -> None:
     message: Json = {"content": "Yes.", field: "Is it so? It is."}
     reply = chat_reply(**message)
     check(run, reply, "Is it so? It is.", "Yes.")
 
 
 @ways
-def test_f2_equal_texts_in_both_fields_are_shown_once(run: Run) -> None:
+def test_equal_texts_in_both_fields_are_shown_once(run: Run) -> None:
     both: Json = {"content": "Yes.", "reasoning_content": "I think.", "reasoning": "I think."}
     check(run, chat_reply(**both), "I think.", "Yes.")
 
 
 @ways
 @pytest.mark.parametrize("field", [None, "reasoning_content", "reasoning"])
-def test_f2_of_different_texts_the_profiles_field_is_shown(field: Any, run: Run) -> None:
+def test_of_different_texts_the_profiles_field_is_shown(field: Any, run: Run) -> None:
     both: Json = {"reasoning_content": "reasoning_content!", "reasoning": "reasoning!"}
     both["content"] = "Yes."
     profile = ServerProfile(api="chat", reasoning_field=field)
@@ -150,19 +150,19 @@ def test_f2_of_different_texts_the_profiles_field_is_shown(field: Any, run: Run)
 
 
 @ways
-def test_f3_parts_of_a_summary_are_separated_by_a_blank_line(run: Run) -> None:
+def test_parts_of_a_summary_are_separated_by_a_blank_line(run: Run) -> None:
     reply = responses_reply(summary("**A**", "**B**"), summary("C", number=2), message_item("Yes."))
     check(run, reply, "**A**\n\n**B**\n\nC", "Yes.")
 
 
 @ways
-def test_f3_thinking_blocks_are_separated_by_a_blank_line(run: Run) -> None:
+def test_thinking_blocks_are_separated_by_a_blank_line(run: Run) -> None:
     blocks = [{"type": "thinking", "thinking": text, "signature": text} for text in "AB"]
     check(run, messages_reply(*blocks, {"type": "text", "text": "Yes."}), "A\n\nB", "Yes.")
 
 
 @ways
-def test_f3_details_with_different_indexes_are_separated_by_a_blank_line(run: Run) -> None:
+def test_details_with_different_indexes_are_separated_by_a_blank_line(run: Run) -> None:
     details = [
         {"type": "reasoning.summary", "summary": text, "index": index, "format": "o"}
         for index, text in enumerate(["**A**", "**B**"])
@@ -202,7 +202,7 @@ def replies(draw: st.DrawFn) -> tuple[Codec, Json]:
 
 
 @given(replies(), st.integers(1, 4))
-def test_f3_deltas_add_up_to_the_reasoning_of_the_whole_reply(
+def test_deltas_add_up_to_the_reasoning_of_the_whole_reply(
     drawn: tuple[Codec, Json], size: int
 ) -> None:
     codec, reply = drawn
@@ -227,7 +227,7 @@ def test_f3_deltas_add_up_to_the_reasoning_of_the_whole_reply(
     "kinds",
     ["text.done", "part.done", "text.done part.done", "none", "text.delta text.done part.done"],
 )
-def test_f4_summary_of_done_events_is_shown_once(kinds: str, run: Run) -> None:
+def test_summary_of_done_events_is_shown_once(kinds: str, run: Run) -> None:
     reply = responses_reply(summary("First.", "Second."), message_item("Yes."))
     events = [
         event
@@ -240,7 +240,7 @@ def test_f4_summary_of_done_events_is_shown_once(kinds: str, run: Run) -> None:
 
 
 @streams
-def test_f4_summary_of_the_last_event_is_shown(run: Run) -> None:
+def test_summary_of_the_last_event_is_shown(run: Run) -> None:
     reply = responses_reply(summary("First."), message_item("Yes."))
     *_, last = responses_events(reply)
     with ScriptedServer(answer(reply, [last])) as server:
@@ -260,7 +260,7 @@ def test_f4_summary_of_the_last_event_is_shown(run: Run) -> None:
     ],
     ids=["no parts", "empty parts", "empty fields", "null", "empty thinking"],
 )
-def test_f5_empty_reasoning_adds_no_delta(reply: Json, run: Run) -> None:
+def test_empty_reasoning_adds_no_delta(reply: Json, run: Run) -> None:
     assert check(run, reply, "", "Yes.") == []
 
 
@@ -323,7 +323,7 @@ def blocks_in(body: Json) -> list[Json]:
 
 
 @ways
-def test_f7_interrupted_thinking_is_not_sent_and_the_chat_continues(run: Run) -> None:
+def test_interrupted_thinking_is_not_sent_and_the_chat_continues(run: Run) -> None:
     unsigned = {**SIGNED, "signature": ""}
     first = messages_reply(unsigned, SAY)
     with ScriptedServer(answer(first), answer(DONE)) as server:
@@ -336,7 +336,7 @@ def test_f7_interrupted_thinking_is_not_sent_and_the_chat_continues(run: Run) ->
 
 
 @streams
-def test_f7_broken_stream_of_thinking_leaves_a_usable_chat(run: Run) -> None:
+def test_broken_stream_of_thinking_leaves_a_usable_chat(run: Run) -> None:
     events = events_of(messages_reply(SIGNED, SAY))[:3]
     with ScriptedServer(answer(DONE, events), answer(DONE)) as server:
         adapter, session = anthropic(server), Session()
@@ -352,7 +352,7 @@ def test_f7_broken_stream_of_thinking_leaves_a_usable_chat(run: Run) -> None:
 
 
 @ways
-def test_f7_unsigned_details_of_claude_are_not_sent(run: Run) -> None:
+def test_unsigned_details_of_claude_are_not_sent(run: Run) -> None:
     head = {"type": "reasoning.text", "text": "Hm.", "index": 0}
     details = [{**head, "format": "anthropic-claude-v1"}, {**head, "format": "unknown", "index": 1}]
     first = chat_reply(content="Yes.", reasoning_details=details)
@@ -366,7 +366,7 @@ def test_f7_unsigned_details_of_claude_are_not_sent(run: Run) -> None:
 
 
 @ways
-def test_f8_another_provider_gets_text_and_calls_and_the_first_its_own_items(run: Run) -> None:
+def test_another_provider_gets_text_and_calls_and_the_first_its_own_items(run: Run) -> None:
     items = [
         summary("I look.", id="rs_1"),
         {
@@ -400,7 +400,7 @@ def test_f8_another_provider_gets_text_and_calls_and_the_first_its_own_items(run
 
 
 @ways
-def test_f9_signed_thinking_is_sent_only_to_its_own_model(run: Run) -> None:
+def test_signed_thinking_is_sent_only_to_its_own_model(run: Run) -> None:
     reply = messages_reply(SIGNED, REDACTED, SAY)
     called = messages_reply(SIGNED, CALL, stop="tool_use")
     steps = [answer(called), answer(reply), answer(DONE), answer(DONE)]
@@ -417,7 +417,7 @@ def test_f9_signed_thinking_is_sent_only_to_its_own_model(run: Run) -> None:
 
 
 @ways
-def test_f9_fallback_to_another_model_within_a_turn_leaves_the_thinking_out(run: Run) -> None:
+def test_fallback_to_another_model_within_a_turn_leaves_the_thinking_out(run: Run) -> None:
     called = messages_reply(SIGNED, CALL, stop="tool_use")
     broken = messages_reply(SIGNED)
     del broken["stop_reason"]
@@ -430,7 +430,7 @@ def test_f9_fallback_to_another_model_within_a_turn_leaves_the_thinking_out(run:
 
 
 @pytest.mark.parametrize("reported", ["claude-a", "claude-a-20250929", ""])
-def test_f9_message_of_0_2_counts_as_the_models_own_by_its_reported_name(reported: str) -> None:
+def test_message_of_0_2_counts_as_the_models_own_by_its_reported_name(reported: str) -> None:
     old = AssistantMessage(
         text="Yes.",
         wire=({**SIGNED}, {**SAY}),
@@ -449,7 +449,7 @@ def test_f9_message_of_0_2_counts_as_the_models_own_by_its_reported_name(reporte
 
 
 @ways
-def test_f9_encrypted_reasoning_of_responses_is_sent_only_to_its_own_model(run: Run) -> None:
+def test_encrypted_reasoning_of_responses_is_sent_only_to_its_own_model(run: Run) -> None:
     reply = responses_reply(summary("I think."), message_item("Yes."))
     last = responses_reply(message_item("Bye.", number=2))
     with ScriptedServer(answer(reply), answer(last)) as server:
@@ -469,7 +469,7 @@ def test_f9_encrypted_reasoning_of_responses_is_sent_only_to_its_own_model(run: 
     [[REDACTED], [EMPTY], [EMPTY, REDACTED], [SIGNED, REDACTED]],
     ids=["redacted", "empty", "both", "shown and redacted"],
 )
-def test_f10_hidden_thinking_is_sent_back_unchanged_and_shown_as_hidden(
+def test_hidden_thinking_is_sent_back_unchanged_and_shown_as_hidden(
     blocks: list[Json], run: Run
 ) -> None:
     reply = messages_reply(*blocks, CALL, stop="tool_use")
@@ -487,7 +487,7 @@ def test_f10_hidden_thinking_is_sent_back_unchanged_and_shown_as_hidden(
 
 @ways
 @pytest.mark.parametrize("null", [False, True])
-def test_f10_thinking_blocks_of_a_compatible_server_are_sent_back_unchanged(
+def test_thinking_blocks_of_a_compatible_server_are_sent_back_unchanged(
     run: Run, *, null: bool
 ) -> None:
     blocks = [SIGNED, REDACTED, {**SIGNED, "thinking": "So.", "signature": "t"}, EMPTY]
@@ -527,7 +527,7 @@ CALL_ITEM = {
 
 
 @ways
-def test_f11_reasoning_item_goes_back_as_it_came_with_its_following_item(run: Run) -> None:
+def test_reasoning_item_goes_back_as_it_came_with_its_following_item(run: Run) -> None:
     last = responses_reply(message_item("Yes."))
     with ScriptedServer(answer(responses_reply(PLAIN, CALL_ITEM)), answer(last)) as server:
         run(openai(server, "responses"))
@@ -538,7 +538,7 @@ def test_f11_reasoning_item_goes_back_as_it_came_with_its_following_item(run: Ru
 
 @ways
 @pytest.mark.parametrize("case", ["limit", "rejected", "failed call", "compacted"])
-def test_f11_reasoning_and_its_following_item_are_sent_both_or_neither(case: str, run: Run) -> None:
+def test_reasoning_and_its_following_item_are_sent_both_or_neither(case: str, run: Run) -> None:
     item = {**CALL_ITEM, "name": "missing"} if case == "failed call" else CALL_ITEM
     said = message_item(" " if case == "rejected" else "Yes.")
     cut: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
@@ -571,7 +571,7 @@ def test_f11_reasoning_and_its_following_item_are_sent_both_or_neither(case: str
     ids=["deepseek", "kimi", "ollama"],
 )
 @pytest.mark.parametrize("reasoning", [None, "I look."])
-def test_f12_profile_says_which_messages_need_reasoning(
+def test_profile_says_which_messages_need_reasoning(
     profile: ServerProfile, missing: str | None, reasoning: str | None, run: Run
 ) -> None:
     function = {"name": "probe", "arguments": "{}"}
@@ -620,7 +620,7 @@ DETAILS: dict[str, list[Json]] = {
 
 @streams
 @pytest.mark.parametrize("name", DETAILS)
-def test_f13_streamed_details_go_back_as_the_whole_ones_do(name: str, run: Run) -> None:
+def test_streamed_details_go_back_as_the_whole_ones_do(name: str, run: Run) -> None:
     function = {"name": "probe", "arguments": "{}"}
     calls = [{"id": "c1", "type": "function", "function": function}]
     first = chat_reply("tool_calls", content="", tool_calls=calls, reasoning_details=DETAILS[name])

@@ -181,7 +181,7 @@ def test_terminal_chat_shows_tool_calls_and_sections(folder: Path) -> None:
         assert screen.end() == 0
 
 
-def test_f18_reasoning_is_a_line_before_the_answer_and_its_sources_follow(folder: Path) -> None:
+def test_reasoning_is_a_line_before_the_answer_and_its_sources_follow(folder: Path) -> None:
     with terminal(folder, "talk:template", "--adapter", "talk:citing") as screen:
         screen.read_until("> ")
         shown = screen.say("cite")
@@ -259,7 +259,7 @@ def test_rejected_text_is_marked_as_discarded(folder: Path) -> None:
 WRITING = "talk:typed", "--adapter", "talk:writing"
 
 
-def test_terminal_chat_shows_a_typed_answer_while_it_arrives(folder: Path) -> None:  # E17
+def test_terminal_chat_shows_a_typed_answer_while_it_arrives(folder: Path) -> None:
     with terminal(folder, *WRITING, kind="xterm") as screen:
         screen.read_until("> ")
         screen.keys("hello\n")
@@ -273,7 +273,7 @@ def test_terminal_chat_shows_a_typed_answer_while_it_arrives(folder: Path) -> No
         assert screen.end() == 0
 
 
-def test_terminal_run_shows_a_typed_answer_while_it_arrives(folder: Path) -> None:  # E17
+def test_terminal_run_shows_a_typed_answer_while_it_arrives(folder: Path) -> None:
     with terminal(folder, *WRITING, command="run", kind="xterm") as screen:
         shown = screen.read_until('"output"')
         assert '"text": "all ✅ \\u001b[2J you' in shown

@@ -84,7 +84,7 @@ def test_run_streams_text_tool_calls_and_its_outcome() -> None:
     assert "reasoningTokens" not in tokens
 
 
-def test_f6_reasoning_is_a_message_that_ends_before_the_text_starts() -> None:
+def test_reasoning_is_a_message_that_ends_before_the_text_starts() -> None:
     asked = request()
     events = AgUiRun(asked).stream(chat(say("Yes.", reasoning="Hm.")).stream("Hello?"))
     assert [event.type.value for event in events] == [
@@ -101,20 +101,20 @@ def test_f6_reasoning_is_a_message_that_ends_before_the_text_starts() -> None:
     ]
 
 
-def test_f5_empty_reasoning_sends_no_event() -> None:
+def test_empty_reasoning_sends_no_event() -> None:
     run = AgUiRun(request())
     assert run.convert(ReasoningDelta("")) == []
     assert run.messages == list(request().messages)
 
 
-def test_f5_call_without_arguments_sends_no_empty_delta() -> None:
+def test_call_without_arguments_sends_no_empty_delta() -> None:
     events = list(AgUiRun(request()).stream(chat(call(("probe", "")), say("Yes.")).stream("Hi")))
     kinds = [event.type.value for event in events]
     assert kinds[1:4] == ["TOOL_CALL_START", "TOOL_CALL_END", "TOOL_CALL_RESULT"]
     assert all(getattr(event, "delta", "any") for event in events)
 
 
-def test_f6_reasoning_between_texts_is_a_message_without_the_blank_line() -> None:
+def test_reasoning_between_texts_is_a_message_without_the_blank_line() -> None:
     front_end, run = FrontEnd(request()), AgUiRun(request())
     front_end.read_all(run.start())
     for delta in (
@@ -130,7 +130,7 @@ def test_f6_reasoning_between_texts_is_a_message_without_the_blank_line() -> Non
     assert [thought["content"] for thought in front_end.of("reasoning")] == ["", "", "D"]
 
 
-def test_f6_reasoning_before_calls_and_after_text_is_ended() -> None:
+def test_reasoning_before_calls_and_after_text_is_ended() -> None:
     called = call(("probe", {}), reasoning="I look.")
     front_end = shown(chat(called, say("Yes.", reasoning="So.")))
     assert [thought["content"] for thought in front_end.of("reasoning")] == ["I look.", "So."]
@@ -138,13 +138,13 @@ def test_f6_reasoning_before_calls_and_after_text_is_ended() -> None:
     assert roles == ["user", "reasoning", "assistant", "tool", "reasoning", "assistant"]
 
 
-def test_f6_reasoning_of_a_rejected_answer_is_discarded() -> None:
+def test_reasoning_of_a_rejected_answer_is_discarded() -> None:
     bad, good = say("no number", reasoning="Hm."), say('{"value": 3}', reasoning="So.")
     front_end = shown(chat(bad, good, asked=prompt(output=int)))
     assert [thought["content"] for thought in front_end.of("reasoning")] == ["", "So."]
 
 
-def test_f18_citations_of_the_answer_are_an_activity() -> None:
+def test_citations_of_the_answer_are_an_activity() -> None:
     citations = [
         Citation(url="https://example.org", title="A", start=0, end=3),
         Citation(url="javascript:alert(1)", title="B"),
@@ -178,14 +178,14 @@ def states(asked: Any, *replies: Any, size: int = 1, path: str = "") -> list[Any
 
 
 @given(size=st.integers(1, 100))
-def test_state_grows_with_a_typed_answer_until_it_is_the_output(size: int) -> None:  # E14, E17
+def test_state_grows_with_a_typed_answer_until_it_is_the_output(size: int) -> None:
     found = states(request(), say(ANSWER), size=size)
     assert found[-1] == serde.dump(ORDER)
     assert size > 1 or found[:3] == [{}, {"number": 12}, {"number": 12, "state": "open"}]
     assert len(found) >= min(10, 50 // size)
 
 
-def test_output_has_its_own_place_in_a_shared_state() -> None:  # E14
+def test_output_has_its_own_place_in_a_shared_state() -> None:
     asked = request()
     asked.state = {"theme": "dark", "a/b": None}
     found = states(asked, say(ANSWER), path="/a~1b")
@@ -194,7 +194,7 @@ def test_output_has_its_own_place_in_a_shared_state() -> None:  # E14
 
 
 @pytest.mark.parametrize("path", ["", "/output"])
-def test_rejection_removes_the_answer_from_the_state(path: str) -> None:  # E12
+def test_rejection_removes_the_answer_from_the_state(path: str) -> None:
     asked = request()
     asked.state = {"theme": "dark"}
     wrong = say('{"number": 12, "note": "so"}')
@@ -216,7 +216,7 @@ class Node:
 
 
 @pytest.mark.parametrize("size", [1, 5000, 1_000_000])
-def test_answer_that_is_nested_too_deeply_is_an_error_of_the_run(size: int) -> None:  # E9
+def test_answer_that_is_nested_too_deeply_is_an_error_of_the_run(size: int) -> None:
     adapter = type("Sized", (Chunks,), {"size": size})([say(nested(600))] * 3)
     front_end = FrontEnd()
     for event in AgUiRun(request()).stream(MainLoop(adapter).stream(template(Node), "Go.")):
@@ -239,7 +239,7 @@ def test_answer_that_is_nested_too_deeply_is_an_error_of_the_run(size: int) -> N
     ],
     ids=["string", "list", "depth", "records"],
 )
-def test_patches_of_the_state_are_linear_in_the_answer(output: Any, answer: Any) -> None:  # E14
+def test_patches_of_the_state_are_linear_in_the_answer(output: Any, answer: Any) -> None:
     def size(length: int) -> int:
         stream = MainLoop(Chunks([say(answer(length))])).stream(template(output), "Go.")
         events = list(AgUiRun(request()).stream(stream))

@@ -88,7 +88,7 @@ type Run = Callable[..., list[Any]]
 
 
 @drivers
-def test_each_text_delta_that_changes_the_answer_is_followed_by_one_output_delta(  # E10
+def test_each_text_delta_that_changes_the_answer_is_followed_by_one_output_delta(
     run: Run,
 ) -> None:
     events = run(Chunks([say(ANSWER)]), template(Order))
@@ -102,25 +102,25 @@ def test_each_text_delta_that_changes_the_answer_is_followed_by_one_output_delta
 
 
 @drivers
-def test_keys_appear_in_the_order_of_arrival(run: Run) -> None:  # E10
+def test_keys_appear_in_the_order_of_arrival(run: Run) -> None:
     events = run(Chunks([say('{"note": "a", "state": "open", "number": 1}')]), template(Order))
     assert list(partials(events)[-2]) == ["note", "state", "number"]
 
 
 OUTPUTS = [
-    pytest.param(Order, ANSWER, id="E11-object-with-defaults"),
-    pytest.param(Order, f"```json\n{ANSWER}\n```", id="E11-fence"),
-    pytest.param(Order, '{"number": 1, "state": "open", "lines": null}', id="E11-null"),
-    pytest.param(Line, '{"name": "a", "count": 2}', id="E11-every-field"),
-    pytest.param(list[Line], '{"items": [{"name": "a"}]}', id="E11-list"),
-    pytest.param(list[int], "[1, 2, 3]", id="E11-bare-list"),
-    pytest.param(list[int], '{"items": []}', id="E11-empty-list"),
-    pytest.param(dict[str, int], '{"a": 1}', id="E11-dict"),
-    pytest.param(int | str, '{"value": 5}', id="E11-union"),
-    pytest.param(int | None, "12", id="E11-bare-number"),
-    pytest.param(bool, '{"value": false}', id="E11-bool"),
-    pytest.param(set[int], '{"value": [3, 1, 2, 3]}', id="E11-set-in-another-order"),
-    pytest.param(float, '{"value": 5}', id="E11-float"),
+    pytest.param(Order, ANSWER, id="object-with-defaults"),
+    pytest.param(Order, f"```json\n{ANSWER}\n```", id="fence"),
+    pytest.param(Order, '{"number": 1, "state": "open", "lines": null}', id="null"),
+    pytest.param(Line, '{"name": "a", "count": 2}', id="every-field"),
+    pytest.param(list[Line], '{"items": [{"name": "a"}]}', id="list"),
+    pytest.param(list[int], "[1, 2, 3]", id="bare-list"),
+    pytest.param(list[int], '{"items": []}', id="empty-list"),
+    pytest.param(dict[str, int], '{"a": 1}', id="dict"),
+    pytest.param(int | str, '{"value": 5}', id="union"),
+    pytest.param(int | None, "12", id="bare-number"),
+    pytest.param(bool, '{"value": false}', id="bool"),
+    pytest.param(set[int], '{"value": [3, 1, 2, 3]}', id="set-in-another-order"),
+    pytest.param(float, '{"value": 5}', id="float"),
 ]
 
 
@@ -143,7 +143,7 @@ def test_answer_that_is_text_has_no_output_delta(run: Run, output: Any) -> None:
 
 
 @drivers
-def test_rejected_answer_begins_a_new_partial(run: Run) -> None:  # E12
+def test_rejected_answer_begins_a_new_partial(run: Run) -> None:
     wrong = '{"number": 12, "state": "ajar", "note": "so"}'
     events = run(Chunks([say(wrong), say('{"state": "closed", "number": 7}')]), template(Order))
     first, second = parts(events, AnswerRejected)
@@ -154,7 +154,7 @@ def test_rejected_answer_begins_a_new_partial(run: Run) -> None:  # E12
 
 
 @drivers
-def test_answer_rejected_by_accept_begins_a_new_partial(run: Run) -> None:  # E12, E3
+def test_answer_rejected_by_accept_begins_a_new_partial(run: Run) -> None:
     seen: list[Order] = []
 
     def accept(order: Order, *, context: ToolContext) -> None:
@@ -172,13 +172,13 @@ def test_answer_rejected_by_accept_begins_a_new_partial(run: Run) -> None:  # E1
 
 
 @drivers
-def test_answer_that_is_never_accepted_raises_no_other_error(run: Run) -> None:  # E12
+def test_answer_that_is_never_accepted_raises_no_other_error(run: Run) -> None:
     with pytest.raises(PromptEvaluationError, match="not the declared output"):
         run(Chunks([say('{"number": "x"}'), say("[}"), say("<think>")] * 2), template(Order))
 
 
 @drivers
-def test_restart_begins_a_new_partial(run: Run) -> None:  # E12
+def test_restart_begins_a_new_partial(run: Run) -> None:
     @tool
     def weigh(grams: int) -> str:
         """Weigh something."""
@@ -205,7 +205,7 @@ def test_restart_begins_a_new_partial(run: Run) -> None:  # E12
 
 
 @drivers
-def test_fallback_to_another_adapter_begins_a_new_partial(run: Run) -> None:  # E12
+def test_fallback_to_another_adapter_begins_a_new_partial(run: Run) -> None:
     class BreaksOff(Chunks):
         def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
             yield TextDelta('{"number": 5, "note": "so')
@@ -243,7 +243,7 @@ def test_adapter_with_its_own_loop_has_partial_answers(run: Run) -> None:
     [AnswerRejected("no"), Restarted((), "more"), ToolCallStarted(ToolCall("1", "weigh", "{}"))],
     ids=["rejected", "restarted", "called"],
 )
-def test_own_loop_begins_a_new_partial_when_its_model_starts_over(border: Any) -> None:  # E12
+def test_own_loop_begins_a_new_partial_when_its_model_starts_over(border: Any) -> None:
     class OwnLoop(ProviderAdapter):
         def evaluate(self, prompt: Any, /, **options: Any) -> Any:
             return ScriptedAdapter([say(ANSWER)]).evaluate(prompt, **options)
@@ -295,7 +295,7 @@ def test_partial_is_the_same_whenever_it_is_read(size: int) -> None:
 
 
 @given(size=st.integers(1, 9), skip=st.integers(1, 9))
-def test_patches_between_partial_answers_give_the_later_one(size: int, skip: int) -> None:  # E14
+def test_patches_between_partial_answers_give_the_later_one(size: int, skip: int) -> None:
     adapter = type("Sized", (Chunks,), {"size": size})
     answer = ANSWER.replace("tea", "a ~/\\u2705 b").replace('"number"', '"note": "x y", "number"')
     events = list(MainLoop(adapter([say(answer)])).stream(template(Order), "Hi"))
@@ -339,11 +339,11 @@ def nested(length: int) -> str:
 
 
 LONG = [
-    pytest.param(Order, text_of, id="E13-long-string"),
-    pytest.param(Order, list_of, id="E13-long-list"),
-    pytest.param(list[int], lambda n: f"[{','.join('7' * (n // 2))}]", id="E13-list-of-numbers"),
-    pytest.param(dict[str, int], dict_of, id="E13-dict"),
-    pytest.param(list[Node], nested, id="E13-deep-nesting"),
+    pytest.param(Order, text_of, id="long-string"),
+    pytest.param(Order, list_of, id="long-list"),
+    pytest.param(list[int], lambda n: f"[{','.join('7' * (n // 2))}]", id="list-of-numbers"),
+    pytest.param(dict[str, int], dict_of, id="dict"),
+    pytest.param(list[Node], nested, id="deep-nesting"),
 ]
 
 
@@ -400,9 +400,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", ["responses", "chat", "prompted", "anthropic"])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.usefixtures("clean_environment")
-def test_adapters_have_the_same_partial_answers(  # E15
-    run: Run, name: str, text: str
-) -> None:
+def test_adapters_have_the_same_partial_answers(run: Run, name: str, text: str) -> None:
     with ScriptedServer(Say(TEXTS[text])) as server:
         events = run(adapters(server)[name](), template(Order))
     first, second = [event.text for event in events if isinstance(event, TextDelta)]
@@ -416,7 +414,7 @@ def test_adapters_have_the_same_partial_answers(  # E15
 @drivers
 @pytest.mark.parametrize("name", ["responses", "anthropic"])
 @pytest.mark.usefixtures("clean_environment")
-def test_stream_with_reasoning_and_calls_has_partial_answers(run: Run, name: str) -> None:  # E16
+def test_stream_with_reasoning_and_calls_has_partial_answers(run: Run, name: str) -> None:
     @tool
     def weigh(grams: int) -> str:
         """Weigh something."""

@@ -347,7 +347,7 @@ def cited_report() -> str:
     return "".join(pieces)
 
 
-def test_f18_report_contains_reasoning_and_links_only_to_web_sources() -> None:
+def test_report_contains_reasoning_and_links_only_to_web_sources() -> None:
     text = cited_report()
     page = Page(text)
     [request] = page.data["t0-0"]["requests"]

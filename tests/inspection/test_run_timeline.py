@@ -217,7 +217,7 @@ def test_events_without_an_evaluation_form_a_run() -> None:
     assert (evaluation.prompt.line, len(evaluation.steps), evaluation.turns) == ("Odd", 2, [])
 
 
-def test_f18_reasoning_and_sources_are_lines_of_a_turn() -> None:
+def test_reasoning_and_sources_are_lines_of_a_turn() -> None:
     session, log = Session(), io.StringIO()
     write_events(session.bus, log)
     citations = [Citation(url="https://a.example", title="A"), Citation(source="file_1")]

@@ -1,7 +1,4 @@
-"""The typed answer so far: what a part of an answer's text shows, for each kind of type.
-
-The ids E1 to E9 are the rows of the acceptance cases.
-"""
+"""The typed answer so far: what a part of an answer's text shows, for each kind of type."""
 
 import json
 from collections.abc import Sequence
@@ -105,48 +102,48 @@ class Dog:
 
 
 CASES = [
-    pytest.param('{"n": 1, "s": "op', {"n": 1, "s": "op"}, id="E1-required-fields-are-missing"),
-    pytest.param('{"n": 1,', {"n": 1}, id="E1-one-field"),
-    pytest.param("{", {}, id="E1-no-field"),
-    pytest.param(" \n", ABSENT, id="E1-no-answer"),
-    pytest.param('{"s"', {}, id="E1-a-key-without-a-value"),
-    pytest.param('{"state": "op', {}, id="E2-half-a-literal"),
-    pytest.param('{"state": "open', {}, id="E2-literal-without-its-quote"),
-    pytest.param('{"state": "open"', {"state": "open"}, id="E2-literal"),
-    pytest.param('{"state": "ajar"', {}, id="E2-no-literal"),
-    pytest.param('{"color": "re', {}, id="E2-half-an-enum"),
-    pytest.param('{"color": "red"', {"color": "red"}, id="E2-enum"),
-    pytest.param('{"urgent": tru', {}, id="E2-half-a-bool"),
-    pytest.param('{"urgent": true', {"urgent": True}, id="E2-true"),
-    pytest.param('{"urgent": false', {"urgent": False}, id="E2-false"),
-    pytest.param('{"note": nul', {}, id="E2-half-a-null"),
-    pytest.param('{"note": null', {"note": None}, id="E2-null"),
-    pytest.param('{"s": null', {}, id="E2-null-that-represents-an-absent-field"),
-    pytest.param('{"n": 12', {}, id="E5-number-that-may-go-on"),
-    pytest.param('{"n": 12}', {"n": 12}, id="E5-number-before-a-brace"),
-    pytest.param('{"n": 12,', {"n": 12}, id="E5-number-before-a-comma"),
-    pytest.param('{"n": 12 ', {"n": 12}, id="E5-number-before-a-space"),
-    pytest.param('{"n": 12\n', {"n": 12}, id="E5-number-before-a-line-end"),
-    pytest.param('{"price": 1.', {}, id="E5-half-a-fraction"),
-    pytest.param('{"price": 1.5e', {}, id="E5-half-an-exponent"),
-    pytest.param('{"price": -1.5e3,', {"price": -1500.0}, id="E5-exponent"),
-    pytest.param('{"price": 1e999, "n": 1,', {"n": 1}, id="E5-number-beyond-floats"),
-    pytest.param(f'{{"n": {"9" * 5000}, "s": "', {"s": ""}, id="E5-number-beyond-python"),
-    pytest.param('{"n": 1.5, "s": "', {"s": ""}, id="E5-fraction-for-an-integer"),
-    pytest.param('{"s":"x\\', {"s": "x"}, id="E6-backslash"),
-    pytest.param('{"s":"x\\n', {"s": "x\n"}, id="E6-escape"),
-    pytest.param('{"s":"x\\u', {"s": "x"}, id="E6-u"),
-    pytest.param('{"s":"x\\u00', {"s": "x"}, id="E6-half-a-code"),
-    pytest.param('{"s":"x\\u0041', {"s": "xA"}, id="E6-code"),
-    pytest.param('{"s":"x\\q', {"s": "x"}, id="E6-no-escape"),
-    pytest.param('{"s":"x\\u00zz', {"s": "x"}, id="E6-no-code"),
-    pytest.param('{"s":"x\\ud83d', {"s": "x"}, id="E7-half-a-pair"),
-    pytest.param('{"s":"x\\ud83d\\ude', {"s": "x"}, id="E7-three-quarters-of-a-pair"),
-    pytest.param('{"s":"x\\ud83d\\ude00', {"s": "x😀"}, id="E7-pair"),
-    pytest.param('{"s":"x\\ud83dy"', {"s": "x"}, id="E7-lone-surrogate"),
-    pytest.param('{"s":"x\\ud83d"', {"s": "x"}, id="E7-lone-surrogate-at-the-end"),
-    pytest.param('{"s":"\\u2705 st', {"s": "✅ st"}, id="E7-escape-in-an-open-string"),
-    pytest.param('{"s":"x\ud83d\ude00', {"s": "x😀"}, id="E7-pair-of-characters"),
+    pytest.param('{"n": 1, "s": "op', {"n": 1, "s": "op"}, id="required-fields-are-missing"),
+    pytest.param('{"n": 1,', {"n": 1}, id="one-field"),
+    pytest.param("{", {}, id="no-field"),
+    pytest.param(" \n", ABSENT, id="no-answer"),
+    pytest.param('{"s"', {}, id="a-key-without-a-value"),
+    pytest.param('{"state": "op', {}, id="half-a-literal"),
+    pytest.param('{"state": "open', {}, id="literal-without-its-quote"),
+    pytest.param('{"state": "open"', {"state": "open"}, id="literal"),
+    pytest.param('{"state": "ajar"', {}, id="no-literal"),
+    pytest.param('{"color": "re', {}, id="half-an-enum"),
+    pytest.param('{"color": "red"', {"color": "red"}, id="enum"),
+    pytest.param('{"urgent": tru', {}, id="half-a-bool"),
+    pytest.param('{"urgent": true', {"urgent": True}, id="true"),
+    pytest.param('{"urgent": false', {"urgent": False}, id="false"),
+    pytest.param('{"note": nul', {}, id="half-a-null"),
+    pytest.param('{"note": null', {"note": None}, id="null"),
+    pytest.param('{"s": null', {}, id="null-that-represents-an-absent-field"),
+    pytest.param('{"n": 12', {}, id="number-that-may-go-on"),
+    pytest.param('{"n": 12}', {"n": 12}, id="number-before-a-brace"),
+    pytest.param('{"n": 12,', {"n": 12}, id="number-before-a-comma"),
+    pytest.param('{"n": 12 ', {"n": 12}, id="number-before-a-space"),
+    pytest.param('{"n": 12\n', {"n": 12}, id="number-before-a-line-end"),
+    pytest.param('{"price": 1.', {}, id="half-a-fraction"),
+    pytest.param('{"price": 1.5e', {}, id="half-an-exponent"),
+    pytest.param('{"price": -1.5e3,', {"price": -1500.0}, id="exponent"),
+    pytest.param('{"price": 1e999, "n": 1,', {"n": 1}, id="number-beyond-floats"),
+    pytest.param(f'{{"n": {"9" * 5000}, "s": "', {"s": ""}, id="number-beyond-python"),
+    pytest.param('{"n": 1.5, "s": "', {"s": ""}, id="fraction-for-an-integer"),
+    pytest.param('{"s":"x\\', {"s": "x"}, id="backslash"),
+    pytest.param('{"s":"x\\n', {"s": "x\n"}, id="escape"),
+    pytest.param('{"s":"x\\u', {"s": "x"}, id="u"),
+    pytest.param('{"s":"x\\u00', {"s": "x"}, id="half-a-code"),
+    pytest.param('{"s":"x\\u0041', {"s": "xA"}, id="code"),
+    pytest.param('{"s":"x\\q', {"s": "x"}, id="no-escape"),
+    pytest.param('{"s":"x\\u00zz', {"s": "x"}, id="no-code"),
+    pytest.param('{"s":"x\\ud83d', {"s": "x"}, id="half-a-pair"),
+    pytest.param('{"s":"x\\ud83d\\ude', {"s": "x"}, id="three-quarters-of-a-pair"),
+    pytest.param('{"s":"x\\ud83d\\ude00', {"s": "x😀"}, id="pair"),
+    pytest.param('{"s":"x\\ud83dy"', {"s": "x"}, id="lone-surrogate"),
+    pytest.param('{"s":"x\\ud83d"', {"s": "x"}, id="lone-surrogate-at-the-end"),
+    pytest.param('{"s":"\\u2705 st', {"s": "✅ st"}, id="escape-in-an-open-string"),
+    pytest.param('{"s":"x\ud83d\ude00', {"s": "x😀"}, id="pair-of-characters"),
 ]
 
 
@@ -160,7 +157,7 @@ def test_partial_shows_the_fields_that_have_arrived(
     assert json.dumps(shown, ensure_ascii=False).encode()
 
 
-def test_no_validator_sees_a_partial_answer() -> None:  # E3
+def test_no_validator_sees_a_partial_answer() -> None:
     seen: list[int] = []
 
     class Checked(BaseModel):
@@ -182,7 +179,7 @@ def test_no_validator_sees_a_partial_answer() -> None:  # E3
     assert seen == [2]
 
 
-def test_constraints_are_not_checked_while_a_value_grows() -> None:  # E4
+def test_constraints_are_not_checked_while_a_value_grows() -> None:
     @dataclass
     class User:
         name: Annotated[str, Field(min_length=5, pattern="^[A-Z][a-z]+$")]
@@ -194,7 +191,7 @@ def test_constraints_are_not_checked_while_a_value_grows() -> None:  # E4
         parse_output('{"name":"Al"}', StructuredOutputConfig(User))
 
 
-def test_number_never_appears_on_the_way_to_a_longer_one() -> None:  # E5
+def test_number_never_appears_on_the_way_to_a_longer_one() -> None:
     assert history(Ticket, '{"n": 123, "price": 4.56}') == [
         {},
         {"n": 123},
@@ -229,65 +226,63 @@ def test_schema_by_the_author_limits_what_is_shown_and_never_fails() -> None:
 
 LITERAL_OR_TEXT: Any = Literal["a"] | str  # noqa: PYI051 - authors write it
 SHAPES = [
-    pytest.param(dict[str, int], '{"a": 1, "b": 2', {"a": 1}, id="E8-dict"),
-    pytest.param(dict[str, str], '{"a": "x', {"a": "x"}, id="E8-dict-of-strings"),
+    pytest.param(dict[str, int], '{"a": 1, "b": 2', {"a": 1}, id="dict"),
+    pytest.param(dict[str, str], '{"a": "x', {"a": "x"}, id="dict-of-strings"),
     pytest.param(
-        dict[str, Ticket], '{"a": {"n": 1, "state": "o', {"a": {"n": 1}}, id="E8-dict-of-records"
+        dict[str, Ticket], '{"a": {"n": 1, "state": "o', {"a": {"n": 1}}, id="dict-of-records"
     ),
-    pytest.param(list[int], "[1, 2", [1], id="E8-list"),
-    pytest.param(list[int], '{"items": [1, 2', [1], id="E8-wrapped-list"),
-    pytest.param(list[int], '{"items": ', ABSENT, id="E8-wrapper-without-a-list"),
-    pytest.param(list[int], '{"items": [1, 2], "x', [1, 2], id="E8-wrapper-with-another-key"),
+    pytest.param(list[int], "[1, 2", [1], id="list"),
+    pytest.param(list[int], '{"items": [1, 2', [1], id="wrapped-list"),
+    pytest.param(list[int], '{"items": ', ABSENT, id="wrapper-without-a-list"),
+    pytest.param(list[int], '{"items": [1, 2], "x', [1, 2], id="wrapper-with-another-key"),
     pytest.param(
-        list[Ticket], '{"items": [{"n": 1, "s": "a"}, {', [{"n": 1, "s": "a"}, {}], id="E8-records"
+        list[Ticket], '{"items": [{"n": 1, "s": "a"}, {', [{"n": 1, "s": "a"}, {}], id="records"
     ),
-    pytest.param(dict[str, int] | None, "{}", {}, id="E8-empty-object-without-a-wrapper"),
-    pytest.param(int | str, '{"value": "ab', "ab", id="E8-union-as-text"),
-    pytest.param(int | str, '{"value": 12', ABSENT, id="E8-union-with-half-a-number"),
-    pytest.param(int | str, '{"value": 12}', 12, id="E8-union-as-number"),
-    pytest.param(int | str, '"ab', "ab", id="E8-bare-union"),
-    pytest.param(int | str, '{"value": "12', ABSENT, id="E8-text-that-may-be-a-number"),
-    pytest.param(int | str, '{"value": "12 a', "12 a", id="E8-text-that-is-no-number"),
-    pytest.param(int | str, '{"value": "12"', "12", id="E8-text-of-digits"),
-    pytest.param(bool, '{"value": true', True, id="E8-scalar"),
+    pytest.param(dict[str, int] | None, "{}", {}, id="empty-object-without-a-wrapper"),
+    pytest.param(int | str, '{"value": "ab', "ab", id="union-as-text"),
+    pytest.param(int | str, '{"value": 12', ABSENT, id="union-with-half-a-number"),
+    pytest.param(int | str, '{"value": 12}', 12, id="union-as-number"),
+    pytest.param(int | str, '"ab', "ab", id="bare-union"),
+    pytest.param(int | str, '{"value": "12', ABSENT, id="text-that-may-be-a-number"),
+    pytest.param(int | str, '{"value": "12 a', "12 a", id="text-that-is-no-number"),
+    pytest.param(int | str, '{"value": "12"', "12", id="text-of-digits"),
+    pytest.param(bool, '{"value": true', True, id="scalar"),
     pytest.param(
         Cat | Dog,
         '{"value": {"kind": "dog", "word": "pu',
         {"kind": "dog", "word": "pu"},
-        id="E8-union-after-its-literal",
+        id="union-after-its-literal",
     ),
-    pytest.param(Cat | Dog, '{"value": {"word": "pu', {}, id="E8-literal-of-another-member"),
+    pytest.param(Cat | Dog, '{"value": {"word": "pu', {}, id="literal-of-another-member"),
     pytest.param(
-        Cat | Dog, '{"value": {"word": "pum', {"word": "pum"}, id="E8-no-literal-of-another-member"
+        Cat | Dog, '{"value": {"word": "pum', {"word": "pum"}, id="no-literal-of-another-member"
     ),
     pytest.param(
         Cat | Dog,
         '{"kind": "dog", "value": "x',
         {"kind": "dog", "value": "x"},
-        id="E8-union-without-a-wrapper",
+        id="union-without-a-wrapper",
     ),
     pytest.param(
         Cat | Dog,
         '{"value": "x", "kind": "dog"',
         {"value": "x", "kind": "dog"},
-        id="E8-field-with-the-wrappers-name",
+        id="field-with-the-wrappers-name",
     ),
-    pytest.param(LITERAL_OR_TEXT, '{"value": "a', ABSENT, id="E8-literal-or-text"),
-    pytest.param(tuple[int, str], '{"value": [1, "x', [1, "x"], id="E8-tuple"),
-    pytest.param(
-        dict[str, list[Any]], '{"a": [1, {"b": "x', {"a": [1, {"b": "x"}]}, id="E8-anything"
-    ),
+    pytest.param(LITERAL_OR_TEXT, '{"value": "a', ABSENT, id="literal-or-text"),
+    pytest.param(tuple[int, str], '{"value": [1, "x', [1, "x"], id="tuple"),
+    pytest.param(dict[str, list[Any]], '{"a": [1, {"b": "x', {"a": [1, {"b": "x"}]}, id="anything"),
     pytest.param(
         Node,
         '{"children": [{"name": "x',
         {"children": [{"name": "x"}]},
-        id="E9-recursive-dataclass",
+        id="recursive-dataclass",
     ),
     pytest.param(
         NodeModel,
         '{"children": [{"children": [',
         {"children": [{"children": []}]},
-        id="E9-recursive-model",
+        id="recursive-model",
     ),
 ]
 
@@ -298,7 +293,7 @@ def test_partial_has_the_form_of_the_output(output_type: Any, text: str, expecte
 
 
 @pytest.mark.parametrize("depth", [200, 20_000])
-def test_deep_nesting_does_not_fail(depth: int) -> None:  # E9
+def test_deep_nesting_does_not_fail(depth: int) -> None:
     chunks = ['{"children":['] * depth
     shown = partial(Node, "".join(chunks)) if depth == 200 else history(Node, chunks[:300])[-1]
     levels = 0
@@ -353,7 +348,7 @@ IN_TEXT = [
 
 @pytest.mark.parametrize("text", IN_TEXT)
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_partial_finds_the_answer_in_the_text_around_it(text: str, size: int) -> None:  # E15
+def test_partial_finds_the_answer_in_the_text_around_it(text: str, size: int) -> None:
     chunks = [text[start : start + size] for start in range(0, len(text), size)]
     assert history(Ticket, chunks)[-1] == {"n": 1, "s": "a"}
 

@@ -191,7 +191,7 @@ CASES = {
     "restarted": Case([READ, say("There."), say("Bye.")], [*BOTH], dynamic=False),
     "rejected": Case([say("seven"), say('{"number": 7}'), say('{"number": 8}')], [*BOTH], TYPED),
     "failed": Case([TWO_CALLS, BROKEN, say("Bye.")], [None, "success"]),
-    "f6 reasoning": Case(
+    "reasoning": Case(
         [
             replace(TWO_CALLS, reasoning="I ask."),
             say("Tea.", reasoning="So.", citations=[SOURCE]),
@@ -199,7 +199,7 @@ CASES = {
         ],
         [*BOTH],
     ),
-    "f6 rejected reasoning": Case(
+    "rejected reasoning": Case(
         [say("seven", reasoning="Hm."), say('{"number": 7}', reasoning="So.")], ["success"], TYPED
     ),
     "broken": Case([RuntimeError("a secret"), say("Bye.")], [None, "success"]),

@@ -117,9 +117,7 @@ def test_page_shows_the_section_tree_messages_and_changes_of_a_turn(open_page: O
     assert page.locator(".rejected .model").inner_text() == '{"train": "IC 1832"}'
 
 
-def test_f18_reasoning_is_folded_and_only_web_sources_are_links(
-    open_page: Open, folder: Path
-) -> None:
+def test_reasoning_is_folded_and_only_web_sources_are_links(open_page: Open, folder: Path) -> None:
     citations = [
         Citation(url="https://example.org/a?b=1", title="<b>Docs</b>", start=11, end=15),
         Citation(url="javascript:window.hacked = 1", title="Evil"),

@@ -60,7 +60,7 @@ def context(browser: Any) -> Generator[Any]:
     assert [text for text in problems if not text.startswith(expected)] == []
 
 
-def test_page_shows_a_typed_answer_while_it_arrives(context: Any, tmp_path: Path) -> None:  # E17
+def test_page_shows_a_typed_answer_while_it_arrives(context: Any, tmp_path: Path) -> None:
     @dataclass
     class Advice:
         tea: str
@@ -130,9 +130,7 @@ def test_tabs_share_one_chat_and_a_rejected_message_stays_in_its_box(
     assert two.get_by_label("Your message").input_value() == ""
 
 
-def test_f18_thinking_is_folded_and_only_web_sources_are_links(
-    context: Any, tmp_path: Path
-) -> None:
+def test_thinking_is_folded_and_only_web_sources_are_links(context: Any, tmp_path: Path) -> None:
     sources = [
         Citation(url="https://example.org/a?b=1", title="<b>Docs</b>", start=4, end=8),
         Citation(url="javascript:alert(1)", title="Evil"),

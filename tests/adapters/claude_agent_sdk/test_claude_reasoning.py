@@ -20,7 +20,7 @@ EMPTY = {"type": "thinking", "thinking": "", "signature": "sealed=="}
 REDACTED = {"type": "redacted_thinking", "data": "c2VjcmV0"}
 
 
-def test_f1_reasoning_of_each_message_is_streamed_and_logged() -> None:
+def test_reasoning_of_each_message_is_streamed_and_logged() -> None:
     session = Session()
     with ScriptedServer(
         Say("I look.", calls=(mcp("probe", {"a": 1}),), reasoning="First."),
@@ -48,7 +48,7 @@ def test_f1_reasoning_of_each_message_is_streamed_and_logged() -> None:
     ],
     ids=["two parts", "redacted", "empty"],
 )
-def test_f3_f10_parts_are_separated_and_hidden_ones_are_shown_as_hidden(
+def test_parts_are_separated_and_hidden_ones_are_shown_as_hidden(
     blocks: list[Json], shown: str
 ) -> None:
     reply = messages_reply(*blocks, {"type": "text", "text": "Yes."})
@@ -57,7 +57,7 @@ def test_f3_f10_parts_are_separated_and_hidden_ones_are_shown_as_hidden(
     assert (response.reasoning, response.text) == (shown, "Yes.")
 
 
-def test_f15_citations_are_read_without_a_span() -> None:
+def test_citations_are_read_without_a_span() -> None:
     web = {"type": "web_search_result_location", "url": "https://a.example", "title": "A"}
     cited = {"type": "text", "text": "Yes.", "citations": [{**web, "cited_text": "quoted"}]}
     with ScriptedServer(answer(messages_reply(cited))) as server:

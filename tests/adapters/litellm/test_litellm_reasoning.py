@@ -35,7 +35,7 @@ def streamed(
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_f1_either_field_is_reasoning(field: str) -> None:
+def test_either_field_is_reasoning(field: str) -> None:
     message: Json = {"content": "Yes.", field: "Is it so? It is."}
     reply = chat_reply(**message)
     with ScriptedServer(answer(reply), answer(reply)) as server:
@@ -55,7 +55,7 @@ def test_f1_either_field_is_reasoning(field: str) -> None:
     ],
     ids=["two parts", "redacted", "empty"],
 )
-def test_f10_thinking_blocks_go_back_unchanged_streamed_or_whole(
+def test_thinking_blocks_go_back_unchanged_streamed_or_whole(
     blocks: list[Json], shown: str
 ) -> None:
     reply = messages_reply(*blocks, CALL, stop="tool_use")
@@ -70,7 +70,7 @@ def test_f10_thinking_blocks_go_back_unchanged_streamed_or_whole(
     assert sent == [[*blocks, CALL]] * 2
 
 
-def test_f7_f9_unsigned_thinking_and_that_of_another_model_are_not_sent() -> None:
+def test_unsigned_thinking_and_that_of_another_model_are_not_sent() -> None:
     unsigned = {**SIGNED, "signature": ""}
     first, second = messages_reply(unsigned, SAY), messages_reply(SIGNED, SAY)
     with ScriptedServer(answer(first), answer(second), answer(DONE)) as server:
@@ -93,7 +93,7 @@ def test_f7_f9_unsigned_thinking_and_that_of_another_model_are_not_sent() -> Non
     assert b"sig==" not in bodies[2]
 
 
-def test_f14_f15_citations_of_anthropic_are_equal_streamed_and_whole() -> None:
+def test_citations_of_anthropic_are_equal_streamed_and_whole() -> None:
     web = {"type": "web_search_result_location", "url": "https://a.example", "title": "A"}
     cited = {"type": "text", "text": "Yes.", "citations": [{**web, "cited_text": "quoted"}]}
     reply = messages_reply({"type": "text", "text": "So: "}, cited)
@@ -106,7 +106,7 @@ def test_f14_f15_citations_of_anthropic_are_equal_streamed_and_whole() -> None:
     assert whole.citations == response.citations == expected
 
 
-def test_f16_sources_of_perplexity_are_citations_without_a_span() -> None:
+def test_sources_of_perplexity_are_citations_without_a_span() -> None:
     urls = ["https://a.example", "https://b.example"]
     reply = chat_reply(content="So [1] and [2].", more={"citations": urls})
     reply["usage"] = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -119,7 +119,7 @@ def test_f16_sources_of_perplexity_are_citations_without_a_span() -> None:
     assert whole.citations == response.citations == expected
 
 
-def test_f17_byte_positions_of_gemini_become_code_points() -> None:
+def test_byte_positions_of_gemini_become_code_points() -> None:
     text = "Préface 🐈. Café"
     segment = {"startIndex": len("Préface 🐈. ".encode()), "endIndex": len(text.encode())}
     grounding = {
