@@ -41,6 +41,7 @@ from weakincentives.evaluation import (
     OutputDelta,
     ProviderAdapter,
     ProviderRequest,
+    ReasoningDelta,
     Restarted,
     TextDelta,
     ToolCall,
@@ -427,6 +428,9 @@ def test_stream_with_reasoning_and_calls_has_partial_answers(run: Run, name: str
     )
     with ScriptedServer(*steps) as server:
         events = run(adapters(server)[name](), template(Order, sections=[task]))
+    kinds = [type(event) for event in events]
+    last_reasoning = len(kinds) - kinds[::-1].index(ReasoningDelta) - 1
+    assert last_reasoning < kinds.index(OutputDelta)
     assert partials(events)[0]["number"] == 12
     assert partials(events)[-1] == serde.dump(ORDER)
     assert isinstance(events[-1], Completed)
