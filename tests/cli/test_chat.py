@@ -3,17 +3,12 @@
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from support.commands import Wink, process
 from support.terminals import Terminal
-from weakincentives.cli.printing import output_so_far
-from weakincentives.evaluation import OutputDelta
 
 TALK = '''
 import time
@@ -280,17 +275,6 @@ def test_terminal_run_shows_a_typed_answer_while_it_arrives(folder: Path) -> Non
         assert shown.index('"text": "all') < shown.index("know about it")
         assert "\x1b[2J" not in shown
         assert '"restarts": 0' in screen.read_until("}\n")
-
-
-def test_partial_answer_that_is_nested_too_deeply_is_not_shown() -> None:
-    deep: Any = "x"
-    for _ in range(100_000):
-        deep = [deep]
-    console = Console(file=StringIO(), height=24)
-    assert output_so_far(OutputDelta(deep), console).plain == "…"
-    long = output_so_far(OutputDelta(list(range(100))), console).plain
-    assert long.endswith("  99\n]")
-    assert len(long.splitlines()) == 20
 
 
 def test_text_before_a_restart_is_marked_as_discarded(folder: Path) -> None:
