@@ -30,6 +30,7 @@ _OVERRIDES_MARKER = (
 )
 _FIXTURES = frozenset(
     {
+        "cassette",
         "function_adapter",
         "prompt_snapshot",
         "scripted_adapter",

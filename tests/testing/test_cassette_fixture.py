@@ -59,7 +59,19 @@ def test_nothing_is_recorded_in_ci(author: Author, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CI", "true")
     result = author.runs(TEST + "def test_it(cassette):\n    ask(cassette)\n")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*test_it.jsonl (mode 'none') does not exist; to record again*"])
+    result.stdout.fnmatch_lines(
+        ["*test_it.jsonl (mode 'none') does not exist", "*to record again, run pytest --cassette=*"]
+    )
+
+
+def test_network_is_out_of_reach_unless_the_test_can_record(author: Author) -> None:
+    reaching = (
+        "import socket\ndef test_it(cassette):\n"
+        "    socket.create_connection(('api.openai.com', 443), timeout=5)\n"
+    )
+    result = author.runs(reaching, "--cassette=none")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*can connect only to this machine, got host 'api.openai.com'*"])
 
 
 def test_each_parameter_and_each_cassette_of_a_test_has_its_own_file(author: Author) -> None:

@@ -257,7 +257,7 @@ def test_missing_file_names_the_one_that_has_the_request(path: Path) -> None:
         MainLoop(cassette).execute(template(), "Hi")
     with pytest.raises(CassetteMiss, match=r"does not exist, but run\.jsonl has this request"):
         MainLoop(play(path.with_name("renamed.jsonl"))).execute(template(), "Hi")
-    with pytest.raises(CassetteMiss, match=r"none\.jsonl .* does not exist; to record"):
+    with pytest.raises(CassetteMiss, match=r"none\.jsonl .* does not exist\nto record again"):
         MainLoop(play(path.with_name("none.jsonl"))).execute(template("Else."), "Hi")
 
 

@@ -110,7 +110,8 @@ class SettingsEncoder(ABC):
         if choice not in tools:
             names = ", ".join(tools) or "none"
             message = f"tool_choice {choice!r} is not a tool of this request, which has: {names}"
-            raise error_from_request(self.provider, "client_error", message)
+            remedy = "name one of these, or a tool of a section that is open"
+            raise error_from_request(self.provider, "client_error", message, remedy)
         return self.encode_named_choice(choice)
 
     def encode_choice(self, choice: str) -> object:

@@ -77,7 +77,8 @@ def describe_miss(asked: Asked, recordings: Known) -> str:
         lines.append(f"and {more} more differences")
     if sections := _sections(asked_parts):
         stale = sum(_sections(it) != sections for it in others)
-        lines.append(f"of {len(others)} recordings, {stale} have other texts of sections")
+        if stale:
+            lines.append(f"of {len(others)} recordings, {stale} have other texts of sections")
     return "\n".join(f"- {line}" for line in lines)
 
 

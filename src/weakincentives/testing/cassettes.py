@@ -179,7 +179,8 @@ class Cassette(LoopAdapter):
         reply, recording = self.recordings.take(asked)
         if reply is not None:
             return reply
-        raise CassetteMiss(f"{self._miss(asked, recording)}; to record again, use mode='rewrite'")
+        remedy = "to record again, run pytest --cassette=rewrite, or pass mode='rewrite'"
+        raise CassetteMiss(f"{self._miss(asked, recording)}\n{remedy}")
 
     def _miss(self, asked: Asked, recording: Recording | None) -> str:
         place, count = f"{self.recordings.path} (mode {self.mode!r})", self.recordings.left
@@ -191,7 +192,7 @@ class Cassette(LoopAdapter):
                 f"{place} recorded this request {times} times, but it was asked {times + 1} times"
             )
         differences = describe_miss(asked, self.recordings)
-        return f"{place} has {count} more answers, but none for this request:\n{differences}\n"
+        return f"{place} has no answer to this request; {count} others are left:\n{differences}"
 
 
 class _Player(Connection):
