@@ -17,6 +17,7 @@ type CacheTTL = Literal["5m", "30m", "1h", "24h"]
 """How long a provider keeps a prompt in its cache; no provider has all of these."""
 
 
+_OWN = ("_given", "_layers")
 _OWN_FIELDS = {"input", "messages", "stream", "stream_options"}
 
 
@@ -32,8 +33,8 @@ class Layered:
 
     def __new__(cls, **given: object) -> Self:
         names = cls.__dataclass_fields__
-        if not all(name in names and names[name].init for name in given):
-            known = [name for name in names if names[name].init]
+        if not given.keys() <= names.keys() or not given.keys().isdisjoint(_OWN):
+            known = [name for name in names if name not in _OWN]
             check_names(f"{cls.__name__}()", given, known)
         record = object.__new__(cls)
         object.__setattr__(record, "_given", frozenset(given))

@@ -34,11 +34,11 @@ from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.adapters.server_profile import ServerProfile
 from weakincentives.evaluation.adapter import ProviderAdapter
 from weakincentives.evaluation.compaction import Compaction
-from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.evaluation.response import PromptResponse
-from weakincentives.limits import TokenUsage
+from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.prompt.renderer import AnyRenderedPrompt
 from weakincentives.runtime.session import Session
@@ -266,10 +266,10 @@ def test_section_that_opens_in_a_new_evaluation_keeps_the_call_counted() -> None
     )
     template = PromptTemplate(ns="tests", key="opened", sections=[inner])
     adapter = ScriptedAdapter(
-        [call(("open_sections", {"section_keys": ["more"], "reason": "r"})), say("Done.")],
+        [call(("read_section", {"section_key": "more"})), say("Done.")],
         dynamic_tools=False,
     )
-    MainLoop(adapter, config=forced()).execute(template)
+    assert MainLoop(adapter, config=forced()).execute(template).restarts == 1
     choices = [it.request.settings and it.request.settings.tool_choice for it in adapter.requests]
     assert choices == ["required", "auto"]
 
@@ -748,6 +748,19 @@ def test_forced_call_of_the_adapter_is_not_for_nested_runs() -> None:
     assert first == ModelSettings(tool_choice="ask", seed=1)
     assert inner == ModelSettings(seed=1)
     assert last == ModelSettings(tool_choice="auto", seed=1)
+
+
+def test_forced_call_of_a_call_is_not_for_nested_runs() -> None:
+    adapter = ScriptedAdapter([call(("ask", {})), say("Inner."), say("Done.")])
+    adapter.evaluate(nested(prompt(tool())), settings=ModelSettings(tool_choice="required", seed=1))
+    assert of_requests(adapter)[1] == ModelSettings(seed=1)
+
+
+def test_deadline_before_the_end_of_the_timeout_ends_the_run() -> None:
+    with ScriptedServer(Raw(b"{}", delay=NEVER), strict=False) as server:
+        adapter = chat(server, settings=ModelSettings(timeout=5))
+        with pytest.raises(DeadlineExceededError):
+            adapter.evaluate(prompt(), deadline=Deadline.after(0.3))
 
 
 def test_nested_prompts_own_settings_are_nearer_than_its_callers() -> None:

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.scripted_server import Fail, Say, ScriptedServer
-from weakincentives import MainLoop, MarkdownSection, ModelSettings, PromptTemplate
+from weakincentives import Chat, MainLoop, MarkdownSection, ModelSettings, PromptTemplate, RunConfig
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -325,3 +326,35 @@ def test_named_model_needs_no_key_to_play(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CI", "true")
     loop = MainLoop(Cassette("groq:llama", path))
     assert loop.execute(asked, "Hi").text == "Done."
+
+
+def test_settings_that_change_in_a_conversation_are_recorded_with_each_request(path: Path) -> None:
+    asked, warm = template(), ModelSettings(temperature=1)
+    with record(path, say("One."), say("Two.")) as cassette:
+        talk = Chat(cassette, asked)
+        talk.send("First.")
+        talk.send("Second.", settings=warm)
+    assert '"usage"' not in json.dumps(json.loads(path.read_text().splitlines()[2])["messages"])
+    talk = Chat(play(path), asked)
+    assert talk.send("First.").text == "One."
+    with pytest.raises(CassetteMiss, match=r"settings \$\.temperature"):
+        talk.send("Second.")
+    talk = Chat(play(path), asked)
+    talk.send("First.", settings=ModelSettings(timeout=5))  # which does not change an answer
+    assert talk.send("Second.", settings=warm).text == "Two."
+
+
+def test_limit_of_the_recorded_adapter_applies_when_only_its_name_is_given(path: Path) -> None:
+    class Short(ScriptedAdapter):
+        def limited(self, config: RunConfig) -> RunConfig:
+            return super().limited(replace(config, max_result_chars=1_000))
+
+    def long(city: str) -> str:
+        return city * 5_000
+
+    asked = template(tool=long)
+    short = Short([call(("long", {"city": "x"})), say("Done.")])
+    short.model = "m"
+    with Cassette(short, path, mode="once") as cassette:
+        MainLoop(cassette).execute(asked, "Hi")
+    assert MainLoop(Cassette("openai:m", path, mode="none")).execute(asked, "Hi").text == "Done."

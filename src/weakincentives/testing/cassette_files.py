@@ -103,8 +103,9 @@ class Recordings:
         lines: list[Line] = [{"cassette": _VERSION, **facts}]
         known: dict[str, int] = {}
         for asked, replies in requests:
-            lines.append({**_shortened(asked, lines, known), "replies": replies})
-            known[_text(asked["messages"])] = len(lines)
+            prefixes = _prefixes(asked["messages"])
+            lines.append({**_shortened(asked, prefixes, lines, known), "replies": replies})
+            known[prefixes[-1]] = len(lines)
             lines[-1]["_asked"] = asked
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not replaces and self.path.exists():
@@ -146,14 +147,23 @@ class Recordings:
         self._by_key.setdefault(self._key(asked), Recording(asked)).replies += replies
 
 
-def _shortened(asked: Line, lines: list[Line], known: dict[str, int]) -> Line:
+def _prefixes(messages: list[Line]) -> list[str]:
+    """Returns a digest of the first message, of the first two, and so on."""
+    digest = sha256()
+    digests: list[str] = []
+    for message in messages:
+        digest.update(_text(message).encode())
+        digests.append(digest.hexdigest())
+    return digests
+
+
+def _shortened(asked: Line, prefixes: list[str], lines: list[Line], known: dict[str, int]) -> Line:
     """Returns the parts of a request that its line needs."""
-    messages = asked["messages"]
-    for count in range(len(messages) - 1, 0, -1):
-        if (number := known.get(_text(messages[:count]))) is not None:
+    for count in range(len(prefixes) - 1, 0, -1):
+        if (number := known.get(prefixes[count - 1])) is not None:
             earlier = lines[number - 1]["_asked"]
             parts = {name: asked[name] for name in _PARTS if asked[name] != earlier[name]}
-            return {"after": number, "messages": messages[count:], **parts}
+            return {"after": number, "messages": asked["messages"][count:], **parts}
     return asked
 
 

@@ -83,9 +83,10 @@ class Cassette(LoopAdapter):
             self.recordings.load()
         self._adapter: LoopAdapter | None = None if isinstance(adapter, str) else adapter
         self._model_name = adapter if isinstance(adapter, str) else ""
-        if self._adapter is not None:
-            config = config or self._adapter.config
+        if self._known is not None:
+            config = config or self._known.config
         super().__init__(config=config, settings=settings, clock=clock)
+        self.config = self.limited(self.config)
 
     @property
     def inner(self) -> LoopAdapter:
