@@ -1,0 +1,1 @@
+"""Evaluate prompts on cases, and compare two variants honestly."""

@@ -1,0 +1,324 @@
+"""Compares the scores of two variants on the same cases, and says how sure the answer is.
+
+The test depends on the kind of the scores alone, never on their values: the exact McNemar test for
+one 0/1 score per case, otherwise a paired t test on the means of the cases, over clusters of cases
+if there are any. Sources: Miller, "Adding Error Bars to Evals" (2024), for pairs and clusters;
+Tango (1998) for equivalence of paired rates; Waudby-Smith and Ramdas (2023) for looks while the
+runs go on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log, log1p, sqrt
+from statistics import fmean, variance
+from typing import Literal
+
+from .distributions import beta_quantile, sign_test, t_quantile, t_test, z_quantile
+
+__all__ = ["Comparison", "Interval", "Kappa", "anytime_interval", "compare_scores", "holm", "kappa"]
+
+type Interval = tuple[float, float]
+type Scores = Mapping[str, Sequence[float | None]]
+"""The scores of each case, one for each repeat; `None` for an error."""
+
+type Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
+
+_LEVEL = 0.05
+_POWER = 0.8
+_NO_VARIATION = 1e-12
+_ENOUGH_CHANGED = 10  # below this, few changed cases make a t interval too narrow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How variant B differs from A in one score.
+
+    `difference` is the mean of B minus the mean of A, where every case weighs the same; it is based
+    on `cases`, the cases in which no score is missing, out of `of`. `interval` is the 95 %
+    interval of the difference, and `p` belongs to `test`. `up` and `down` are the cases that
+    changed. `case_variance` and `repeat_variance` are the parts of the differences' variance; the
+    first is 0 or less if repeats explain all of it. `if_errors` contains the differences if all
+    missing scores were the lowest and the highest one. `more_cases` is the number of further cases
+    with which a difference of the margin would be found four times in five.
+    """
+
+    cases: int
+    of: int
+    difference: float | None = None
+    standard_error: float | None = None
+    df: float | None = None
+    interval: Interval | None = None
+    p: float | None = None
+    test: str = ""
+    verdict: Verdict = "inconclusive"
+    reason: str = ""
+    more_cases: int | None = None
+    up: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+    case_variance: float | None = None
+    repeat_variance: float | None = None
+    if_errors: Interval | None = None
+
+
+def compare_scores(
+    a: Scores,
+    b: Scores,
+    *,
+    margin: float | None = None,
+    clusters: Mapping[str, str] | None = None,
+    bounds: Interval = (0.0, 1.0),
+    higher_is_better: bool = True,
+) -> Comparison:
+    """Compares two variants in one score.
+
+    If the difference is certainly smaller than `margin`, the variants are equivalent, even if one
+    is certainly better. `clusters` maps cases to groups of similar cases. Raises `ValueError` if
+    the variants have different cases or a case has no scores.
+    """
+    if a.keys() != b.keys():
+        raise ValueError(f"variants must have the same cases, got {sorted(a.keys() ^ b.keys())}")
+    if empty := [case for case in a if not a[case] or not b[case]]:
+        raise ValueError(f"cases must have scores, got none for {sorted(empty)}")
+    if margin is not None and margin <= 0:
+        raise ValueError(f"margin must be more than 0, got {margin!r}")
+    complete = [case for case in a if None not in a[case] and None not in b[case]]
+    rules = _Rules(margin, clusters or {}, bounds, higher_is_better)
+    result = rules.compare(_filled(a, complete, None), _filled(b, complete, None))
+    if len(complete) == len(a):
+        return replace(result, of=len(a))
+    worst, best = (
+        rules.compare(_filled(a, a, bound), _filled(b, b, bound)) for bound in sorted(bounds)
+    )
+    result = replace(result, of=len(a), if_errors=(worst.difference or 0, best.difference or 0))
+    if result.verdict != "inconclusive" and {worst.verdict, best.verdict} != {result.verdict}:
+        reason = f"{len(a) - len(complete)} cases have errors, which could change the verdict"
+        return replace(result, verdict="inconclusive", reason=reason)
+    return result
+
+
+def _filled(
+    scores: Scores, cases: Iterable[str], bound: float | None
+) -> dict[str, tuple[float, ...]]:
+    """Returns the scores of the cases, with `bound` for the missing ones."""
+    return {
+        case: tuple([score if score is not None else bound or 0.0 for score in scores[case]])
+        for case in cases
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    margin: float | None
+    clusters: Mapping[str, str]
+    bounds: Interval
+    higher_is_better: bool
+
+    def compare(
+        self, a: Mapping[str, tuple[float, ...]], b: Mapping[str, tuple[float, ...]]
+    ) -> Comparison:
+        changes = {case: fmean(b[case]) - fmean(a[case]) for case in a}
+        count = len(changes)
+        if not count:
+            return Comparison(cases=0, of=0, reason="no case has scores of both variants")
+        mean = fmean(changes.values())
+        noise = [
+            variance(scores) / len(scores)
+            for case in a
+            for scores in (a[case], b[case])
+            if len(scores) > 1
+        ]
+        repeated = sum(noise) / count if len(noise) == 2 * count else None
+        total = variance(changes.values()) if count > 1 else None
+        result = Comparison(
+            cases=count,
+            of=count,
+            difference=mean,
+            up=tuple([case for case, change in changes.items() if change > 0]),
+            down=tuple([case for case, change in changes.items() if change < 0]),
+            repeat_variance=repeated,
+            case_variance=None if total is None or repeated is None else total - repeated,
+            more_cases=self._more_cases(total, count),
+        )
+        is_one_rate = not self.clusters and all(
+            len(scores) == 1 and scores[0] in (0, 1) for scores in (*a.values(), *b.values())
+        )
+        result = _with_error(result, changes, self.clusters)
+        return self._one_rate(result) if is_one_rate else self._means(result)
+
+    def _more_cases(self, total: float | None, count: int) -> int | None:
+        if self.margin is None or not total:
+            return None
+        z = z_quantile(1 - _LEVEL / 2) + z_quantile(_POWER)
+        return max(0, ceil(z * z * total / self.margin**2 - 1e-9) - count) or None
+
+    def _one_rate(self, result: Comparison) -> Comparison:
+        """Decides on one 0/1 score per case."""
+        up, down = len(result.up), len(result.down)
+        result = replace(result, p=sign_test(up, down), test="exact McNemar")
+        if self.margin is not None and _is_equivalent(up, down, result.cases, self.margin):
+            return replace(result, verdict="equivalent", more_cases=None, reason="")
+        return self._by_p(result)
+
+    def _means(self, result: Comparison) -> Comparison:
+        """Decides on means of cases."""
+        error, df, mean = result.standard_error, result.df, result.difference or 0.0
+        changed = len(result.up) + len(result.down)
+        if error is None or df is None:
+            if not changed and self.margin is not None and self._changes_little(changed, result):
+                return replace(result, verdict="equivalent", more_cases=None, reason="")
+            return result
+        half = t_quantile(1 - _LEVEL, df) * error
+        if self.margin is not None and abs(mean) + half < self.margin:
+            is_even = changed >= _ENOUGH_CHANGED or 2 * changed >= result.cases
+            if is_even or self._changes_little(changed, result):
+                return replace(result, verdict="equivalent", more_cases=None)
+        return self._by_p(result)
+
+    def _changes_little(self, changed: int, result: Comparison) -> bool:
+        """Returns whether so few cases can change at all that the margin holds.
+
+        The bound is Clopper and Pearson's, with 95 % confidence.
+        """
+        if changed == result.cases or self.margin is None:
+            return False
+        share = beta_quantile(1 - _LEVEL, changed + 1, result.cases - changed)
+        return share * abs(self.bounds[1] - self.bounds[0]) <= self.margin
+
+    def _by_p(self, result: Comparison) -> Comparison:
+        if result.p is None or result.p >= _LEVEL:
+            return result
+        is_up = (result.difference or 0.0) > 0
+        verdict: Verdict = "better" if is_up is self.higher_is_better else "worse"
+        return replace(result, verdict=verdict, more_cases=None)
+
+
+def _with_error(
+    result: Comparison, changes: Mapping[str, float], clusters: Mapping[str, str]
+) -> Comparison:
+    """Adds the standard error, the interval and the p-value, if there are any."""
+    groups: dict[object, list[float]] = {}
+    for case, change in changes.items():
+        groups.setdefault(clusters.get(case, (case,)), []).append(change)
+    count, mean = len(groups), result.difference or 0.0
+    test = "paired t over clusters" if count < result.cases else "paired t"
+    if count == 1:
+        unit = "cluster" if result.cases > 1 else "case"
+        return replace(result, test=test, reason=f"no standard error: 1 {unit}")
+    sizes = {len(group) for group in groups.values()}
+    if len(sizes) == 1:
+        squares = sum(sum(change - mean for change in group) ** 2 for group in groups.values())
+        error, df = sqrt(count / (count - 1) * squares) / result.cases, float(count - 1)
+    else:  # with unequal clusters, the formula is too sure
+        test = "jackknife over clusters"
+        rest = [
+            (mean * result.cases - sum(group)) / (result.cases - len(group))
+            for group in groups.values()
+        ]
+        error = sqrt((count - 1) / count * sum((it - mean) ** 2 for it in rest))
+        df = 1 / sum((len(group) / result.cases) ** 2 for group in groups.values()) - 1
+    if error < _NO_VARIATION:
+        where = "between clusters" if count < result.cases else "between cases"
+        return replace(result, test=test, reason=f"no standard error: no variation {where}")
+    half = t_quantile(1 - _LEVEL / 2, df) * error
+    return replace(
+        result,
+        standard_error=error,
+        df=df,
+        interval=(mean - half, mean + half),
+        p=t_test(mean / error, df),
+        test=test,
+    )
+
+
+def _is_equivalent(up: int, down: int, count: int, margin: float) -> bool:
+    """Returns whether two one-sided score tests by Tango exclude a difference of the margin."""
+    return all(
+        _score(more, fewer, count, margin) < -z_quantile(1 - _LEVEL)
+        for more, fewer in ((up, down), (down, up))
+    )
+
+
+def _score(more: int, fewer: int, count: int, margin: float) -> float:
+    b = (2 * count - more + fewer) * margin - more - fewer
+    c = -fewer * margin * (1 - margin)
+    share = (sqrt(max(b * b - 8 * count * c, 0)) - b) / (4 * count)
+    spread = count * (2 * share + margin * (1 - margin))
+    return (more - fewer - count * margin) / sqrt(max(spread, _NO_VARIATION))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Returns the p-values, corrected for their number by Holm's method."""
+    corrected, highest = [0.0] * len(ps), 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda it: ps[it])):
+        highest = max(highest, min(1.0, (len(ps) - rank) * ps[index]))
+        corrected[index] = highest
+    return corrected
+
+
+def anytime_interval(differences: Iterable[float], *, width: float = 1.0) -> Interval:
+    """Returns an interval of the mean that holds however often you look before all runs end.
+
+    Differences are between -`width` and `width`. With 95 % probability, all intervals of a growing
+    series contain the mean.
+    """
+    need = log(2 / _LEVEL)
+    weights = weighted = spread = total = squares = 0.0
+    for count, difference in enumerate(differences, 1):
+        value = (difference / width + 1) / 2
+        before = (0.5 + total) / count
+        guess = (0.25 + squares) / count
+        weight = min(sqrt(2 * need / (guess * count * log1p(count))), 0.5)
+        weights += weight
+        weighted += weight * value
+        spread += 4 * (value - before) ** 2 * (-log1p(-weight) - weight) / 4
+        total += value
+        squares += (value - (0.5 + total) / (count + 1)) ** 2
+    if not weights:
+        return -width, width
+    center, half = weighted / weights, (need + spread) / weights
+    low, high = max(center - half, 0.0), min(center + half, 1.0)
+    return (2 * low - 1) * width, (2 * high - 1) * width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kappa:
+    """The agreement of two raters: the share, and Cohen's kappa, which subtracts chance.
+
+    `kappa` is `None` if both raters give one label only.
+    """
+
+    agreement: float
+    kappa: float | None = None
+    standard_error: float | None = None
+    interval: Interval | None = None
+
+
+def kappa(pairs: Sequence[tuple[object, object]]) -> Kappa:
+    """Returns the agreement of two raters on the same items; raises `ValueError` for no items."""
+    if not pairs:
+        raise ValueError("kappa takes at least one pair of labels")
+    count = len(pairs)
+    labels = list(dict.fromkeys(label for pair in pairs for label in pair))
+    first = {label: sum(pair[0] == label for pair in pairs) / count for label in labels}
+    second = {label: sum(pair[1] == label for pair in pairs) / count for label in labels}
+    agreement = sum(one == other for one, other in pairs) / count
+    chance = sum(first[label] * second[label] for label in labels)
+    if chance > 1 - _NO_VARIATION:
+        return Kappa(agreement=agreement)
+    value = (agreement - chance) / (1 - chance)
+    agreeing = disagreeing = 0.0
+    for one, other in pairs:
+        if one == other:
+            agreeing += ((1 - chance) - (first[one] + second[one]) * (1 - agreement)) ** 2 / count
+        else:
+            disagreeing += (second[one] + first[other]) ** 2 / count
+    rest = (agreement * chance - 2 * chance + agreement) ** 2
+    spread = (agreeing + (1 - agreement) ** 2 * disagreeing - rest) / (count * (1 - chance) ** 4)
+    error = sqrt(max(spread, 0.0))
+    half = z_quantile(1 - _LEVEL / 2) * error
+    return Kappa(
+        agreement=agreement,
+        kappa=value,
+        standard_error=error,
+        interval=(value - half, value + half),
+    )

@@ -1,0 +1,342 @@
+"""Statistics of comparisons: worked examples, simulations, and other libraries as judges."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.evals.comparison import (
+    Comparison,
+    anytime_interval,
+    compare_scores,
+    holm,
+    kappa,
+)
+from weakincentives.evals.distributions import (
+    beta_quantile,
+    beta_share,
+    sign_test,
+    t_quantile,
+    t_test,
+    wilson,
+)
+
+TOLERANCE = 1e-6
+
+
+def cases(text: str) -> dict[str, list[float | None]]:
+    """Returns scores by case: words are cases, digits are repeats."""
+    return {str(index): [int(digit) for digit in word] for index, word in enumerate(text.split())}
+
+
+def differences(values: Sequence[float], **options: Any) -> Comparison:
+    """Compares scores of 0 with these."""
+    zeros = {str(index): [0.0] for index in range(len(values))}
+    scores = {str(index): [value] for index, value in enumerate(values)}
+    return compare_scores(zeros, scores, bounds=(-1, 1), **options)
+
+
+def clusters(letters: str) -> Mapping[str, str]:
+    return {str(index): letter for index, letter in enumerate(letters)}
+
+
+def about(*values: float) -> Any:
+    return pytest.approx(values if len(values) > 1 else values[0], abs=TOLERANCE)
+
+
+def test_paired_t_finds_what_unpaired_tests_miss() -> None:
+    result = compare_scores(cases("101 000 111 010 110"), cases("111 010 111 110 111"))
+    assert result.difference == about(0.266667)
+    assert result.standard_error == about(0.066667)
+    assert result.interval == about(0.081570, 0.451763)
+    assert result.p == pytest.approx(0.016130, abs=1e-5)
+    assert (result.verdict, result.test, result.df) == ("better", "paired t", 4)
+
+
+def test_each_case_weighs_the_same_whatever_its_repeats() -> None:
+    result = compare_scores(cases("111111 00 010 1"), cases("111110 10 111 1"))
+    assert (result.difference, result.standard_error) == about(0.25, 0.198373)
+    assert result.interval == about(-0.381311, 0.881311)
+    assert result.p == pytest.approx(0.296689, abs=1e-5)
+    assert result.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1.5, 1.5], "no standard error: no variation between cases"),
+        ([0.4], "no standard error: 1 case"),
+        ([], "no case has scores of both variants"),
+    ],
+)
+def test_without_a_standard_error_the_verdict_is_inconclusive(
+    values: list[float], reason: str
+) -> None:
+    result = differences(values)
+    assert (result.verdict, result.reason, result.p) == ("inconclusive", reason, None)
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(20, "inconclusive"), (60, "equivalent")])
+def test_many_ties_are_equivalent_and_few_are_not(count: int, verdict: str) -> None:
+    right = {str(index): [1.0] for index in range(count)}
+    result = compare_scores(right, right, margin=0.05)
+    assert (result.verdict, result.p) == (verdict, 1)
+    assert compare_scores(right, right).verdict == "inconclusive"
+    twice = {case: [1.0, 1.0] for case in right}
+    assert compare_scores(twice, twice, margin=0.05).verdict == verdict
+
+
+def test_variant_without_failures_is_compared_by_the_pairs_that_changed() -> None:
+    result = compare_scores(cases("1 1 1 1 1 1 1 1"), cases("1 1 1 0 1 1 0 1"))
+    assert (result.difference, result.standard_error) == about(-0.25, 0.163663)
+    assert result.interval == about(-0.637002, 0.137002)
+    assert (result.p, result.test, result.verdict) == (0.5, "exact McNemar", "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "p"),
+    [(8, 1, 0.0390625), (6, 0, 0.03125), (5, 0, 0.0625), (3, 3, 1), (1, 0, 1), (0, 0, 1)],
+)
+def test_sign_test_is_exact(up: int, down: int, p: float) -> None:
+    assert sign_test(up, down) == sign_test(down, up) == p
+
+
+def test_kind_of_the_scores_decides_the_test_and_not_its_result() -> None:
+    result = compare_scores(cases("0 0 0 0 0 1 1 1 1 1"), cases("1 1 1 1 1 1 1 1 1 1"))
+    assert (result.p, result.verdict) == (0.0625, "inconclusive")
+    assert result.interval is not None
+    assert result.interval[0] > 0  # by the t test alone, it would be better
+
+
+SIMILAR = [0.2, 0.4, 0.3, 0.1, 0, -0.1, 0.5, -0.2, -0.1, -0.3, 0, 0.1, 0.3]
+
+
+def test_unequal_clusters_use_the_jackknife() -> None:
+    result = differences(SIMILAR, clusters=clusters("AAAABBCDDDDDE"))
+    assert (result.difference, result.standard_error) == about(0.092308, 0.131092)
+    assert result.df == pytest.approx(2.5957, abs=1e-4)
+    assert result.interval == pytest.approx((-0.36416, 0.54878), abs=1e-5)
+    assert (result.verdict, result.test) == ("inconclusive", "jackknife over clusters")
+
+
+def test_equal_clusters_use_the_sums_of_their_cases() -> None:
+    values = [0.5, -0.5, 0.4, -0.4, 0.3, -0.1, 0.6, -0.2]
+    result = differences(values, clusters=clusters("AABBCCDD"))
+    assert (result.difference, result.standard_error) == about(0.075, 0.047871)
+    assert result.interval == about(-0.077348, 0.227348)
+    assert result.p == pytest.approx(0.215170, abs=1e-5)
+    opposite = [0.5, -0.5, 0.4, -0.4, 0.3, -0.3, 0.6, -0.6]
+    result = differences(opposite, clusters=clusters("AABBCCDD"))
+    assert result.reason == "no standard error: no variation between clusters"
+
+
+def test_one_cluster_is_inconclusive_and_clusters_of_one_case_change_nothing() -> None:
+    values = [0.1, 0.2, 0.15, 0.3]
+    assert differences(values, clusters=clusters("AAAA")).reason == "no standard error: 1 cluster"
+    result = differences(values, clusters=clusters("ABCD"))
+    assert result == differences(values)
+    assert (result.standard_error, result.verdict) == (about(0.042696), "better")
+
+
+MARGINS: dict[str, tuple[list[float], str, float, float]] = {
+    "above zero": (
+        [.01, 0, .02, -.01, .01, 0, .01, .02, 0, .01, -.01, .02, .01, 0, .01, .01],
+        "equivalent",
+        0.006875,
+        0.002366,
+    ),
+    "around zero": (
+        [.03, -.02, .01, .02, -.03, .04, -.01, 0, .02, -.02],
+        "equivalent",
+        0.004,
+        0.007483,
+    ),
+    "below": ([-.05, -.03, -.08, -.02, -.06, -.04, -.07, -.05], "worse", -0.05, 0.007071),
+    "wide": ([.2, -.3, .1, .4, -.2, .3, 0, -.1, .2, .1], "inconclusive", 0.07, 0.07),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_equivalence_within_the_margin_comes_before_better_and_worse(name: str) -> None:
+    values, verdict, difference, error = MARGINS[name]
+    result = differences(values, margin=0.02)
+    assert (result.difference, result.standard_error) == about(difference, error)
+    assert result.verdict == verdict
+
+
+def test_lower_scores_are_better_if_the_score_says_so() -> None:
+    values = MARGINS["below"][0]
+    assert differences(values, higher_is_better=False).verdict == "better"
+
+
+@pytest.mark.parametrize(("margin", "more"), [(0.1, 29), (0.05, 144), (0.02, 952)])
+def test_inconclusive_comparison_says_how_many_more_cases_are_needed(
+    margin: float, more: int
+) -> None:
+    assert differences(MARGINS["wide"][0], margin=margin).more_cases == more
+
+
+def test_errors_are_left_out_and_bounded() -> None:
+    right = cases("1 1 0 1 0 1 1 0 1 0")
+    other = cases("1 1 1 1 0 1 1 0 1 1")
+    other["4"] = other["7"] = [None]
+    result = compare_scores(right, other)
+    assert (result.cases, result.of) == (8, 10)
+    assert (result.difference, result.if_errors) == (0.25, about(0.20, 0.40))
+    assert result.verdict == "inconclusive"
+
+
+def test_verdict_that_errors_could_change_is_inconclusive() -> None:
+    first: dict[str, list[float | None]] = {str(index): [0] for index in range(7)}
+    second: dict[str, list[float | None]] = {str(index): [1] for index in range(7)}
+    assert compare_scores(first, second).verdict == "better"
+    first |= {"one": [1], "other": [1], "third": [1], "last": [1]}
+    second |= {"one": [None], "other": [None], "third": [None], "last": [None]}
+    result = compare_scores(first, second)
+    reason = "4 cases have errors, which could change the verdict"
+    assert (result.verdict, result.reason) == ("inconclusive", reason)
+
+
+@pytest.mark.parametrize(
+    ("ps", "corrected"),
+    [
+        ([0.012, 0.04, 0.03, 0.6], [0.048, 0.09, 0.09, 0.6]),
+        ([0.01, 0.01, 0.04], [0.03, 0.03, 0.04]),
+        ([0.05, 0.05], [0.1, 0.1]),
+        ([], []),
+    ],
+)
+def test_several_comparisons_are_corrected_by_holms_method(
+    ps: list[float], corrected: list[float]
+) -> None:
+    assert holm(ps) == pytest.approx(corrected)
+
+
+@pytest.mark.parametrize(
+    ("successes", "count", "interval"),
+    [
+        (0, 5, (0, 0.434482)),
+        (5, 5, (0.565518, 1)),
+        (1, 1, (0.206549, 1)),
+        (17, 20, (0.639581, 0.947631)),
+        (40, 40, (0.912378, 1)),
+        (0, 0, None),
+    ],
+)
+def test_interval_of_a_rate_stays_within_0_and_1(
+    successes: int, count: int, interval: tuple[float, float] | None
+) -> None:
+    found = wilson(successes, count)
+    assert found == (interval and about(*interval))
+
+
+def test_variance_is_split_between_cases_and_repeats() -> None:
+    result = compare_scores(
+        cases("110 000 111 010 111 101"), cases("111 110 111 000 010 111"), margin=0.1
+    )
+    assert (result.case_variance, result.repeat_variance) == about(0.148148, 0.092593)
+    assert result.more_cases == 189 - 6
+    result = compare_scores(
+        cases("1011 0010 1111 0101 1101 0000"), cases("1110 0111 1111 1101 0111 0010")
+    )
+    assert (result.case_variance, result.repeat_variance) == about(-0.055556, 0.097222)
+    assert (result.standard_error, result.p) == about(0.083333, 0.101939)
+
+
+def test_kappa_subtracts_the_agreement_of_chance() -> None:
+    table = [("y", "y")] * 20 + [("y", "n")] * 5 + [("n", "y")] * 10 + [("n", "n")] * 15
+    result = kappa(table)
+    assert (result.kappa, result.standard_error) == about(0.40, 0.126996)
+    assert result.interval == about(0.151092, 0.648908)
+    always = kappa([("pass", "pass")] * 9 + [("fail", "pass")])
+    assert (always.agreement, always.kappa) == (0.9, about(0))
+    assert kappa([("pass", "pass")] * 9).kappa is None
+
+
+def test_invalid_comparisons_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"must have the same cases, got \['1'\]"):
+        compare_scores({"0": [1], "1": [1]}, {"0": [1]})
+    with pytest.raises(ValueError, match=r"must have scores, got none for \['0'\]"):
+        compare_scores({"0": []}, {"0": [1]})
+    with pytest.raises(ValueError, match="margin must be more than 0, got 0"):
+        compare_scores({}, {}, margin=0)
+    with pytest.raises(ValueError, match="at least one pair"):
+        kappa([])
+
+
+# --- Judged by scipy and statsmodels
+
+
+@given(st.floats(0.5, 5_000), st.floats(0.5, 1_000), st.floats(0.001, 0.999))
+def test_beta_distribution_agrees_with_scipy(a: float, b: float, x: float) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    share = beta_share(x, a, b)
+    assert share == pytest.approx(stats.beta.cdf(x, a, b), abs=1e-10)
+    assert beta_share(beta_quantile(x, a, b), a, b) == pytest.approx(x, abs=1e-9)
+
+
+@given(st.floats(1, 5_000), st.floats(0.55, 0.9999), st.floats(0, 40))
+def test_t_distribution_agrees_with_scipy(df: float, share: float, t: float) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    assert t_quantile(share, df) == pytest.approx(stats.t.ppf(share, df), rel=1e-7)
+    assert t_test(t, df) == pytest.approx(2 * stats.t.sf(t, df), abs=1e-10)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=4, max_size=60))
+def test_kappa_agrees_with_statsmodels(pairs: list[tuple[str, str]]) -> None:
+    rater = pytest.importorskip("statsmodels.stats.inter_rater")
+    table = [[pairs.count((one, other)) for other in "ab"] for one in "ab"]
+    result = kappa(pairs)
+    if result.kappa is not None and result.standard_error:
+        judge = rater.cohens_kappa(table)
+        assert (result.kappa, result.standard_error) == about(judge.kappa, judge.std_kappa)
+
+
+# --- Simulations
+
+
+def alarms(worlds: int, **world: Any) -> float:
+    """Returns the share of comparisons without a difference that are better or worse."""
+    verdicts = [compare_scores(*scores(seed, **world)).verdict for seed in range(worlds)]
+    return sum(verdict in ("better", "worse") for verdict in verdicts) / worlds
+
+
+def scores(
+    seed: int, count: int = 20, repeats: int = 1, mean: float = 0.7, shift: float = 0.0
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Returns 0/1 scores of two variants on cases of very different difficulty."""
+    chance = random.Random(seed)  # noqa: S311 - a simulation
+    first: dict[str, list[float]] = {}
+    second: dict[str, list[float]] = {}
+    for index in range(count):
+        rate = chance.betavariate(1.5 * mean, 1.5 * (1 - mean))
+        first[str(index)] = [float(chance.random() < rate) for _ in range(repeats)]
+        second[str(index)] = [float(chance.random() < rate + shift) for _ in range(repeats)]
+    return first, second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "repeats"), [(10, 1), (10, 3), (20, 1), (20, 3), (50, 3)])
+def test_equal_variants_are_rarely_called_different(count: int, repeats: int) -> None:
+    assert alarms(1_000, count=count, repeats=repeats) <= 0.07
+
+
+@pytest.mark.slow
+def test_looks_while_runs_go_on_do_not_add_up() -> None:
+    worlds, wrong = 300, 0
+    for seed in range(worlds):
+        first, second = scores(seed, count=200)
+        changes = [second[case][0] - first[case][0] for case in first]
+        looks = [anytime_interval(changes[:count]) for count in range(10, 201, 10)]
+        wrong += any(low > 0 or high < 0 for low, high in looks)
+    assert wrong / worlds <= 0.05
+
+
+def test_interval_for_looks_narrows_to_the_mean() -> None:
+    assert anytime_interval([]) == (-1, 1)
+    low, high = anytime_interval([0.3] * 500)
+    assert low < 0.3 < high
+    assert high - low < 0.1
