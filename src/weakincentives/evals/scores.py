@@ -1,0 +1,142 @@
+"""`Score` is what an evaluator says about a run, and `Evaluator` is a function that says it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.logged_run import LoggedRun
+from ..filesystem import Filesystem
+from ..limits import RunUsage
+from ..prompt.template import Prompt
+from ..protocols import SessionProtocol
+from ..serde.json_types import AnyJson
+from .cases import Case
+
+__all__ = ["AskJudge", "EvalCall", "EvalRun", "Evaluator", "Scale", "Score", "Value", "evaluator"]
+
+type Value = bool | float | str | None
+"""A score's value; text is a label, which is counted, and `None` means that it does not apply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How the values of a score are read.
+
+    Values outside `bounds` are score errors; a bool has the bounds 0 and 1. `margin` is the
+    difference between two variants that does not matter.
+    """
+
+    bounds: tuple[float, float] | None = None
+    higher_is_better: bool = True
+    margin: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A score with the reason for it; `scale` replaces the evaluator's.
+
+    A score has no truth value: use `score.value`.
+    """
+
+    value: Value
+    reason: str = ""
+    scale: Scale | None = field(default=None, kw_only=True)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Score has no truth value; use score.value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalCall:
+    """A tool call of a run: its tool, its arguments, and the text that the model received."""
+
+    name: str
+    arguments: Mapping[str, AnyJson]
+    text: str
+    success: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRun[Out = Any]:
+    """A run that an evaluator judges: what it answered, and what it did.
+
+    `session` and `files` are in the state in which the run left them; `files` is `None` for a
+    prompt without a filesystem. `calls` are the run's own tool calls, in order, and `opened` are
+    the keys of the sections that the model opened. `log` has all entries. `cost` is in dollars, or
+    `None` if a price is unknown. A run that failed has an `error` and no `output`.
+    """
+
+    output: Out | None
+    text: str
+    session: SessionProtocol
+    files: Filesystem | None = None
+    calls: tuple[EvalCall, ...] = ()
+    opened: tuple[str, ...] = ()
+    log: LoggedRun = field(default_factory=LoggedRun, repr=False)
+    usage: RunUsage = field(default_factory=RunUsage)
+    seconds: float = 0.0
+    error: PromptEvaluationError | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of the run in dollars; `None` if it is unknown."""
+        return self.usage.cost
+
+
+class AskJudge(Protocol):
+    """Runs a judge's prompt within the experiment's budget and pace.
+
+    Answers that are in the experiment's folder are not asked again. Raises
+    `PromptEvaluationError`.
+    """
+
+    async def __call__[Out](self, prompt: Prompt[Out], model: object, /) -> EvalRun[Out]: ...
+
+
+type Judged = Value | Score | Mapping[str, Value | Score]
+type Judgement = Judged | Awaitable[Judged]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """A function that scores runs, with the name of its score.
+
+    If `on_failure` is true, the function also receives runs that failed. `settings` are whatever
+    else determines its scores, such as a threshold; if they or the function's source change, runs
+    are scored again. A judge takes a third argument, which runs its prompt.
+    """
+
+    function: Callable[..., Judgement]
+    name: str
+    scale: Scale = field(default_factory=Scale)
+    on_failure: bool = False
+    settings: AnyJson = None
+    is_judge: bool = False
+
+    def __call__(self, case: Case, run: EvalRun, /, *ask: AskJudge) -> Judgement:
+        return self.function(case, run, *ask)
+
+
+def evaluator(
+    *,
+    name: str = "",
+    scale: Scale | None = None,
+    on_failure: bool = False,
+    settings: AnyJson = None,
+) -> Callable[[Callable[[Case, EvalRun], Judgement]], Evaluator]:
+    """Makes a function `(case, run)` an evaluator with a name and a scale.
+
+    A function without this decorator is an evaluator too, with its own name.
+    """
+
+    def make(function: Callable[[Case, EvalRun], Judgement]) -> Evaluator:
+        return Evaluator(
+            function=function,
+            name=name or function.__name__,
+            scale=scale or Scale(),
+            on_failure=on_failure,
+            settings=settings,
+        )
+
+    return make
