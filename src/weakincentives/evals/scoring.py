@@ -150,20 +150,21 @@ def _add(
     check: Callable[[str, Value], None],
 ) -> None:
     """Adds the score, or the error if its value is not valid."""
-    given = result if isinstance(result, Score) else None
-    scale = given.scale if given and given.scale else scale
+    value, reason = result, ""
+    if isinstance(result, Score):
+        value, reason, scale = result.value, result.reason, result.scale or scale
     try:
         if name in scores.values or name in scores.errors:
             raise ScoreError(f"two evaluators have given the score {name!r}; rename one of them")
-        value = _checked(given.value if given else result, scale)
-        check(name, value)
+        checked = _checked(value, scale)
+        check(name, checked)
     except Exception as error:  # such as the `OverflowError` of a large integer
         scores.values.pop(name, None)
         scores.errors[name] = _describe(error)
         return
-    scores.values[name], scores.scales[name] = value, scale
-    if given and given.reason:
-        scores.reasons[name] = plain_text(given.reason)
+    scores.values[name], scores.scales[name] = checked, scale
+    if reason:
+        scores.reasons[name] = plain_text(reason)
 
 
 def _checked(value: object, scale: Scale) -> Value:
