@@ -218,9 +218,14 @@ def test_file_equals_its_content() -> None:
     assert value_of(file_equals("notes.txt", "ä\r\n".encode()), run) is True
     assert value_of(file_equals("notes.txt", "ä\n"), run) is False
     assert value_of(file_equals("other.txt", ""), run) is False
-    assert value_of(file_equals("notes.txt", lambda case: case.files["a"]), run, Case(
-        id="1", files={"a": "ä\r\n".encode()}
-    )) is True
+    assert (
+        value_of(
+            file_equals("notes.txt", lambda case: case.files["a"]),
+            run,
+            Case(id="1", files={"a": "ä\r\n".encode()}),
+        )
+        is True
+    )
 
 
 def test_file_of_a_prompt_without_a_filesystem_is_a_score_error() -> None:

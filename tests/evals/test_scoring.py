@@ -95,7 +95,9 @@ def is_valid(value: object) -> bool:
 
 
 @given(st.lists(VALUES, max_size=5), st.lists(st.sampled_from("sea"), min_size=5, max_size=5))
-def test_each_evaluator_gives_exactly_one_value_or_error(values: list[Any], forms: list[str]) -> None:
+def test_each_evaluator_gives_exactly_one_value_or_error(
+    values: list[Any], forms: list[str]
+) -> None:
     def make(index: int, value: object, form: str) -> Evaluator:
         def plain(case: Case, run: EvalRun) -> Any:
             if isinstance(value, Exception):
@@ -138,7 +140,10 @@ def test_all_failing_evaluators_are_reported() -> None:
 
 def test_errors_and_none_are_not_values_of_the_mean() -> None:
     summary = summary_of(
-        scored(returning(1)), scored(returning(math.nan)), scored(returning(1)), scored(returning(None))
+        scored(returning(1)),
+        scored(returning(math.nan)),
+        scored(returning(1)),
+        scored(returning(None)),
     )
     assert (summary.mean, summary.scored, summary.errors, summary.inapplicable) == (1.0, 2, 1, 1)
 
