@@ -88,7 +88,7 @@ def _problem(name: str, place: str) -> str:
     head, slash, tail = name.partition("/")
     if slash and head in _PROVIDERS:
         nearest = f"{head}:{tail}"
-    elif not colon:
+    elif not colon or provider == "ft":  # a fine-tuned model
         nearest = f"openai:{name}"
     elif re.search(r"[\d./]", provider):  # a model with a tag
         nearest = f"ollama:{name}"

@@ -15,6 +15,7 @@ from collections.abc import (
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from importlib import import_module
 from inspect import iscoroutinefunction, markcoroutinefunction
 from typing import Any, ClassVar, Protocol, Required, Self, TypedDict, Unpack, cast
 
@@ -71,6 +72,7 @@ __all__ = [
     "session_in",
     "source_of",
     "takes_bindings",
+    "to_adapter",
     "with_message",
 ]
 
@@ -174,11 +176,12 @@ class LoopOptions(ConversationOptions, total=False):
 class RunOptions(LoopOptions, total=False):
     """The arguments of `MainLoop.resume`, except the prompt, the suspension and the decisions.
 
-    `adapter` replaces the loop's adapter. `visibility_overrides` apply to all evaluations. A `Chat`
-    passes its `turn`, and the run that reserved the session for this one as `caller`.
+    `adapter`, or the model that it names, replaces the loop's adapter. `visibility_overrides` apply
+    to all evaluations. A `Chat` passes its `turn`, and the run that reserved the session for this
+    one as `caller`.
     """
 
-    adapter: "ProviderAdapter | None"
+    adapter: "ProviderAdapter | str | None"
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
     caller: RunToken | None
     turn: ChatTurn | None
@@ -231,6 +234,20 @@ def takes_bindings[F: AnyFunction](method: F) -> F:
         return method(self, taken, *args, **options)
 
     return cast(F, markcoroutinefunction(begin) if iscoroutinefunction(method) else begin)
+
+
+def to_adapter(adapter: object, taker: str = "adapter=") -> "ProviderAdapter":
+    """Returns an adapter that may be given as a model's name; `None` means `WINK_MODEL`."""
+    if adapter is None or isinstance(adapter, str):
+        # this layer does not know the providers
+        names = import_module("weakincentives.adapters.model_names")
+        adapter = names.adapter_for(adapter)
+    if not isinstance(adapter, ProviderAdapter):
+        raise TypeError(
+            f"{taker} takes an adapter, such as OpenAIAdapter(model), or the name of a model, got "
+            f"{adapter!r}"
+        )
+    return adapter
 
 
 def with_message[Options: ConversationOptions](

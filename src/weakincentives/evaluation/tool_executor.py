@@ -420,6 +420,8 @@ class ToolExecutor:
             raise failure
         call = inside.call
         if not isinstance(failure, ToolError):  # whose text is for the model
+            if self._config.raise_handler_errors:
+                raise failure
             fields = {"tool_name": call.name, "call_id": call.call_id}
             _log.error("Tool handler failed", exc_info=failure, extra=fields)
         return failed(_failure_text(call.name, failure))

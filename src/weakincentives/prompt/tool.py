@@ -14,7 +14,7 @@ from ..errors import SerdeError
 from ..generics import Parametrized
 from ..protocols import DeclaredState
 from ..record_types import RECORD_TYPES, is_instance, is_record_type
-from .context import BoundPrompt, ToolContext
+from .context import AnyEvaluator, BoundPrompt, NestedOptions, ToolContext
 from .errors import PromptValidationError
 from .handlers import (
     AnyHandler,
@@ -26,6 +26,7 @@ from .handlers import (
 )
 
 if TYPE_CHECKING:
+    from ..limits import Budget
     from .approval_rules import Approval
 
 __all__ = [
@@ -274,6 +275,8 @@ class Tool[P, R](Parametrized):
         accepts_overrides: bool = True,
         effect: Effect | None = None,
         approval: "Approval | None" = None,
+        budget: "Budget | None" = None,
+        adapter: AnyEvaluator | str | None = None,
     ) -> "Tool[Any, Out]":  # Any: as above
         """Returns a tool that evaluates `template`, so that an agent can delegate to another one.
 
@@ -281,10 +284,12 @@ class Tool[P, R](Parametrized):
         the template does not require any, they are a `PromptMessage` with the user's message. The
         result is the typed output, or the text. The run is nested in the call, as with
         `ToolContext.evaluate`, and its tools use the caller's resources for types that the template
-        does not bind. The tool's section also declares the template's state. By default, `effect`
-        is derived from the template's tools: `"at_most_once"` if one of them must not run twice,
-        `"undeclared"` if one of them does not declare its effect, and `"repeatable"` otherwise.
-        Raises `PromptValidationError` for a template that requires several params types.
+        does not bind. `budget` limits each call. To use another model, pass `adapter`: an adapter,
+        or the name of a model, from which each call creates an adapter. The tool's section also
+        declares the template's state. By default, `effect` is derived from the template's tools:
+        `"at_most_once"` if one of them must not run twice, `"undeclared"` if one of them does not
+        declare its effect, and `"repeatable"` otherwise. Raises `PromptValidationError` for a
+        template that requires several params types.
         """
         registry = template.registry
         required = registry.required_params | ({params_type} if params_type else set())
@@ -301,7 +306,7 @@ class Tool[P, R](Parametrized):
         return Tool(
             name=name,
             description=description,
-            handler=PromptHandler(template),
+            handler=PromptHandler(template, budget, adapter),
             params_type=next(iter(required), PromptMessage),
             result_type=template.output_type,
             accepts_overrides=accepts_overrides,
@@ -348,11 +353,18 @@ class PromptHandler[Out]:
     """The handler of a tool created by `Tool.from_prompt`."""
 
     template: AgentTemplate[Out]
+    budget: "Budget | None" = None
+    adapter: AnyEvaluator | str | None = None
 
     async def __call__(self, params: object, /, *, context: ToolContext) -> ToolResult[Out]:
         message = params.message if isinstance(params, PromptMessage) else None
         prompt = self.template.bind(*([] if message else [params]))
-        response = await context.evaluate_async(prompt, message=message)
+        options: NestedOptions = {"message": message}
+        if self.budget is not None:
+            options["budget"] = self.budget
+        if self.adapter is not None:
+            options["adapter"] = self.adapter
+        response = await context.evaluate_async(prompt, **options)
         if self.template.output_type is None:
             return ToolResult(response.text)
         return ToolResult(response.text, response.output, exclude_value_from_context=True)
