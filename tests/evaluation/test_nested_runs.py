@@ -414,6 +414,22 @@ def test_tool_from_prompt_asks_its_own_model_within_its_budget(
     assert server.requests[0].json["model"] == "small"
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"adapter": "gpt-5.2"}, "tool 'poet': model 'gpt-5.2' names no provider; did you mean"),
+        ({"adapter": 3}, "tool 'poet': adapter must be an adapter or the name of a model, got 3"),
+        ({"adapter": ScriptedAdapter}, "tool 'poet': adapter must be an adapter or the name"),
+        ({"budget": 3}, "tool 'poet': budget must be a Budget"),
+    ],
+)
+def test_tool_from_prompt_with_a_wrong_adapter_or_budget_is_rejected(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(PromptValidationError, match=problem):
+        Tool.from_prompt(RESEARCH, name="poet", **options)
+
+
 def test_adapter_of_one_call_can_be_the_name_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = delegating().template
     loop = MainLoop(ScriptedAdapter([]))

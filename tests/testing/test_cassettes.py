@@ -394,6 +394,8 @@ def test_volatile_key_can_be_of_any_prompt_that_was_asked_even_of_a_closed_secti
         children=[child],
     )
     other = PromptTemplate(ns="tests", key="other", sections=[closed])
+    with record(path.with_name("one"), say("One."), volatile="date") as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
     keys = ["date", "clock", "clock.now", "now"]
     with record(path, say("One."), say("Two."), volatile=keys) as cassette:
         MainLoop(cassette).execute(template(), "Hi")

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
 
@@ -289,7 +290,7 @@ class Tool[P, R](Parametrized):
         declares the template's state. By default, `effect` is derived from the template's tools:
         `"at_most_once"` if one of them must not run twice, `"undeclared"` if one of them does not
         declare its effect, and `"repeatable"` otherwise. Raises `PromptValidationError` for a
-        template that requires several params types.
+        template that requires several params types, and for a model without a known provider.
         """
         registry = template.registry
         required = registry.required_params | ({params_type} if params_type else set())
@@ -299,6 +300,10 @@ class Tool[P, R](Parametrized):
                 f"tool {name!r}: the model can supply only one params type, but the template "
                 f"{template.key!r} requires {names}; give all but one of them defaults"
             )
+        try:
+            _check_agent(budget, adapter)
+        except (TypeError, ValueError) as error:
+            raise PromptValidationError(f"tool {name!r}: {error}") from error
         if effect is None:
             effects = registry.effects
             inherited: Effect = "repeatable" if effects <= MAY_RUN_ON_FORKS else "undeclared"
@@ -371,6 +376,19 @@ class PromptHandler[Out]:
 
     def __hash__(self) -> int:
         return hash((self.template.ns, self.template.key))  # sections may be unhashable
+
+
+def _check_agent(budget: object, adapter: object) -> None:
+    """Raises `TypeError` or `ValueError` for a budget or an adapter that no run can have."""
+    if budget is not None:
+        from ..limits import check_limits
+
+        check_limits(None, budget)
+    if isinstance(adapter, str):
+        # this layer does not know the providers
+        import_module("weakincentives.adapters.model_names").read_name(adapter)
+    elif adapter is not None and (isinstance(adapter, type) or not hasattr(adapter, "evaluate")):
+        raise TypeError(f"adapter must be an adapter or the name of a model, got {adapter!r}")
 
 
 @lru_cache(maxsize=4096)

@@ -77,7 +77,8 @@ class Cassette(LoopAdapter):
         if mode not in (None, *_MODES):
             raise ValueError(f"mode must be 'once', 'none' or 'rewrite', got {mode!r}")
         self.mode: Mode = mode or ("none" if os.environ.get("CI") else "once")
-        self._volatile, self._section_keys = frozenset(volatile), set[str]()
+        keys = (volatile,) if isinstance(volatile, str) else volatile
+        self._volatile, self._section_keys = frozenset(keys), set[str]()
         self.recordings = Recordings(Path(path), self._volatile, normalize or str)
         self.records = self.mode == "rewrite" or (
             self.mode == "once" and not self.recordings.path.exists()
