@@ -4,14 +4,7 @@ import asyncio
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -556,9 +549,7 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
 
 
 def config_for(
-    adapter: ConnectingAdapter,
-    rendered: AnyRenderedPrompt,
-    options: EvaluationStart,
+    adapter: ConnectingAdapter, rendered: AnyRenderedPrompt, options: EvaluationStart
 ) -> RunConfig:
     """Returns the adapter's config with an evaluation's budget and its earliest deadline."""
     config, parent = adapter.rules(), options.get("parent")

@@ -167,11 +167,7 @@ class MainLoop:
                 yield event
 
     def _run[Out](
-        self,
-        prompt: Runnable[Out],
-        options: ExecutionOptions,
-        *,
-        streamed: bool = False,
+        self, prompt: Runnable[Out], options: ExecutionOptions, *, streamed: bool = False
     ) -> Run[Out]:
         options["config"] = layered(options.get("config"), self.config)
         return Run(

@@ -395,13 +395,7 @@ class ToolExecutor:
             answer=answer,
         )
         self._publish_call(
-            call,
-            started,
-            params,
-            result,
-            outcome,
-            visibility=visibility,
-            changes=performed[3],
+            call, started, params, result, outcome, visibility=visibility, changes=performed[3]
         )
         signal = performed[2]
         try:
@@ -484,12 +478,7 @@ class ToolExecutor:
         return outcome
 
     def _outcome(
-        self,
-        call: ToolCall,
-        params: object,
-        result: _Result,
-        content: str,
-        error: Exception | None,
+        self, call: ToolCall, params: object, result: _Result, content: str, error: Exception | None
     ) -> ToolExecutionOutcome:
         """Returns the outcome of a call with its answer to the model."""
         content = self._notes.get(call.call_id, "") + sendable(content or result.message)
@@ -549,11 +538,7 @@ class ToolExecutor:
         )
 
     def _context(
-        self,
-        inside: OpenCall,
-        resources: Resources,
-        session: SessionProtocol,
-        bus: EventBus,
+        self, inside: OpenCall, resources: Resources, session: SessionProtocol, bus: EventBus
     ) -> ToolContext:
         return ToolContext(
             prompt=self._prompt,

@@ -407,9 +407,7 @@ type AnyTemplate = PromptTemplate[Any]
 
 
 def _overrides(
-    template: AnyTemplate,
-    store: "PromptOverridesStore | None",
-    tag: str,
+    template: AnyTemplate, store: "PromptOverridesStore | None", tag: str
 ) -> "PromptOverride | None":
     return None if store is None else store.resolve(template.descriptor, tag)
 

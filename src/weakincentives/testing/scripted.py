@@ -42,10 +42,7 @@ def say(
     """Returns the model's final reply: a text, or a value as JSON."""
     text = output if isinstance(output, str) else serde.dump_json(output)
     return AssistantMessage(
-        text=text,
-        usage=usage or TokenUsage(10, 5),
-        reasoning=reasoning,
-        citations=tuple(citations),
+        text=text, usage=usage or TokenUsage(10, 5), reasoning=reasoning, citations=tuple(citations)
     )
 
 

@@ -445,10 +445,7 @@ class MessagesCodec(Codec):
                 return ()
             case {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}:
                 return [ReasoningPiece("blocks", f"{event.get('index')}", HIDDEN)]
-            case {
-                "type": "content_block_start",
-                "content_block": {"type": "thinking"} as block,
-            } | {
+            case {"type": "content_block_start", "content_block": {"type": "thinking"} as block} | {
                 "type": "content_block_delta",
                 "delta": {"type": "thinking_delta" | "signature_delta"} as block,
             }:

@@ -23,12 +23,7 @@ from ...evaluation.main_loop import Execution, ExecutionOptions, Expansion, Expa
 from ...evaluation.messages import sendable_content
 from ...evaluation.response import PromptResponse, StreamEvent
 from ...evaluation.run import Run
-from ...evaluation.suspension import (
-    RunSuspended,
-    Suspension,
-    check_decisions,
-    replacement_issue,
-)
+from ...evaluation.suspension import RunSuspended, Suspension, check_decisions, replacement_issue
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.output import parse_output
 from ...prompt.template import Prompt
@@ -38,14 +33,7 @@ from ...serde.json_types import AnyJson
 from .agent import AnyAgent, DurableAgent
 from .stored_log import LogTable, StoredLog
 
-__all__ = [
-    "Record",
-    "execute_run",
-    "execute_run_async",
-    "to_execution",
-    "to_input",
-    "to_resumed",
-]
+__all__ = ["Record", "execute_run", "execute_run_async", "to_execution", "to_input", "to_resumed"]
 
 type Record = dict[str, AnyJson]
 
