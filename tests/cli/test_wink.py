@@ -569,6 +569,13 @@ ENDLESS = """\
             ["run", "shop:clean", "--adapter", "shop:scripted", "--setting", "temprature=0"],
             "--setting 'temprature=0' is unknown; did you mean 'temperature'?",
         ),
+        *[
+            (
+                ["run", target, "--adapter", "shop:scripted", "--set", "temperature=0"],
+                "--set 'temperature=0': the params have no temperature; for the model, pass --sett",
+            )
+            for target in ("shop:clean", "shop:template")
+        ],
         (
             ["run", "shop:clean", "--adapter", "shop:scripted", "--setting", "temperature"],
             "--setting must be name=value, got 'temperature'",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import repeat
 from typing import Any, Literal
 
@@ -447,6 +448,9 @@ def test_adapter_of_one_call_can_be_the_name_of_a_model(monkeypatch: pytest.Monk
     assert [request.json["model"] for request in server.requests] == ["a", "b", "c"]
     with pytest.raises(ValueError, match=r"did you mean 'openai:gpt-5\.2'"):
         chat.send("Hi", adapter="gpt-5.2")
+    for run in (chat.send, partial(loop.execute, asked)):
+        with pytest.raises(ValueError, match="a model is missing"):
+            run("Hi", adapter="")
     wrong: Any = 3
     with pytest.raises(TypeError, match=r"adapter= takes an adapter, such as .*, got 3"):
         loop.execute(asked, adapter=wrong)

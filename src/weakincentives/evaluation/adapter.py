@@ -58,6 +58,7 @@ __all__ = [
     "ProviderAdapter",
     "RunOptions",
     "Runnable",
+    "adapter_in",
     "bound",
     "check_arguments",
     "config_for",
@@ -241,6 +242,12 @@ def to_adapter(adapter: object, taker: str = "adapter=") -> "ProviderAdapter":
             f"{adapter!r}"
         )
     return adapter
+
+
+def adapter_in(options: Mapping[str, object], default: "ProviderAdapter") -> "ProviderAdapter":
+    """Returns the adapter that a call's options name, or the default."""
+    adapter = options.get("adapter")
+    return default if adapter is None else to_adapter(adapter)
 
 
 def with_message[Options: ConversationOptions](

@@ -14,7 +14,7 @@ from ..prompt.template import Prompt, PromptTemplate
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.session import Session
 from ..visibility import SectionPath, SectionVisibility
-from .adapter import ProviderAdapter, to_adapter
+from .adapter import ProviderAdapter, adapter_in
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn, StoppedTurn, saved_conversation, unfinished_turn
 from .config import RunConfig, layered, with_settings
@@ -196,7 +196,7 @@ class Chat[Out]:
         """Reserves the session for one turn and yields the arguments for `MainLoop.execute`."""
         options["config"] = layered(options.get("config"), self.config)
         suspension, run = options.get("suspension"), RunToken(self.prompt.name, None, streamed)
-        options["adapter"] = adapter = to_adapter(options.get("adapter") or self.loop.adapter)
+        options["adapter"] = adapter = adapter_in(options, self.loop.adapter)
         stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)
         with Reservation(run, stacks):
             saved = self._saved
