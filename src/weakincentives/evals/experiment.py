@@ -42,7 +42,7 @@ from .results import (
     VariantResults,
 )
 from .run_logs import Line
-from .scores import EvalRun, Evaluator, Judgement, Scale, Value
+from .scores import EvalRun, Evaluator, Judgement, Scale, ScoreError, Value
 from .scoring import Kinds, Scores, check_evaluators, score
 
 __all__ = ["EvaluateOptions", "Progress", "Target", "Variant", "evaluate", "evaluate_async"]
@@ -208,7 +208,8 @@ class _Evaluation:
         if not len(dataset):
             raise ValueError(f"the dataset {dataset.name!r} has no cases")
         self._evaluators = check_evaluators(options.get("evaluators", ()))
-        self._keys = {one.name: key_of(one) for one in self._evaluators}
+        model = options.get("model")
+        self._keys = {one.name: key_of(one, model) for one in self._evaluators}
         self._kinds = Kinds()
         self._ledger = Ledger(_checked(options.get("budget")))
         self._paces: dict[str, Pace] = {}
@@ -457,11 +458,16 @@ class _Evaluation:
 
     def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> RunUsage:
         """Adds scores from a run's file; returns the usage of the judge."""
+        scales = {name: serde.parse(Scale, it) for name, it in line.get("scales", {}).items()}
+        new = Scores(values={}, reasons=line.get("reasons", {}), scales=scales)
         values: dict[str, Value] = line["values"]
         for name, value in values.items():
-            self._kinds.check(name, value, case_id)
-        scales = {name: serde.parse(Scale, it) for name, it in line.get("scales", {}).items()}
-        new = Scores(values=values, reasons=line.get("reasons", {}), scales=scales)
+            try:
+                self._kinds.check(name, value, case_id)
+            except ScoreError as error:
+                new.errors[name] = str(error)
+            else:
+                new.values[name] = value
         self._add(one, new, scores)
         return serde.parse(RunUsage, line["usage"]) if "usage" in line else NO_USAGE
 
