@@ -58,7 +58,7 @@ class EvalCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRun[Out = Any]:
+class EvalRun[Out]:
     """A run that an evaluator judges: what it answered, and what it did.
 
     `session` and `files` are in the state in which the run left them; `files` is `None` for a
@@ -114,7 +114,7 @@ class Evaluator:
     settings: AnyJson = None
     is_judge: bool = False
 
-    def __call__(self, case: Case, run: EvalRun, /, *ask: AskJudge) -> Judgement:
+    def __call__(self, case: Case, run: EvalRun[Any], /, *ask: AskJudge) -> Judgement:
         return self.function(case, run, *ask)
 
 
@@ -124,13 +124,13 @@ def evaluator(
     scale: Scale | None = None,
     on_failure: bool = False,
     settings: AnyJson = None,
-) -> Callable[[Callable[[Case, EvalRun], Judgement]], Evaluator]:
+) -> Callable[[Callable[[Case, EvalRun[Any]], Judgement]], Evaluator]:
     """Makes a function `(case, run)` an evaluator with a name and a scale.
 
     A function without this decorator is an evaluator too, with its own name.
     """
 
-    def make(function: Callable[[Case, EvalRun], Judgement]) -> Evaluator:
+    def make(function: Callable[[Case, EvalRun[Any]], Judgement]) -> Evaluator:
         return Evaluator(
             function=function,
             name=name or function.__name__,
