@@ -16,6 +16,7 @@
     │                           contrib.mcp         ServerEndedError
     ├── the data must change    errors              SerdeError
     │                           content             ContentError
+    │                           evals               ScoreError
     ├── the provider failed     evaluation.errors   PromptEvaluationError, ThrottleError
     ├── a limit was reached     evaluation.errors   DeadlineExceededError, BudgetExceededError,
     │                                               TurnLimitError, DepthLimitError

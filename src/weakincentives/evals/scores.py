@@ -2,18 +2,41 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
+from ..errors import WeakIncentivesError
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.logged_run import LoggedRun
 from ..filesystem import Filesystem
+from ..generics import Parametrized
 from ..limits import RunUsage
 from ..prompt.template import Prompt
 from ..protocols import SessionProtocol
 from ..serde.json_types import AnyJson
 from .cases import Case
 
-__all__ = ["AskJudge", "EvalCall", "EvalRun", "Evaluator", "Scale", "Score", "Value", "evaluator"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    OutT = TypeVar("OutT", default=Any)
+else:  # the default is for type checkers; the TypeVar of Python 3.12 does not support it
+    from typing import TypeVar
+
+    OutT = TypeVar("OutT")
+
+__all__ = [
+    "AskJudge",
+    "EvalCall",
+    "EvalRun",
+    "Evaluator",
+    "Judgement",
+    "Scale",
+    "Score",
+    "ScoreError",
+    "ScoreResult",
+    "Value",
+    "evaluator",
+]
 
 type Value = bool | float | str | None
 """A score's value; text is a label, which is counted, and `None` means that it does not apply."""
@@ -47,6 +70,13 @@ class Score:
         raise TypeError("a Score has no truth value; use score.value")
 
 
+class ScoreError(WeakIncentivesError):
+    """A run has no score; the message is the reason.
+
+    Any other exception of an evaluator has the same effect, but is reported with its type.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalCall:
     """A tool call of a run: its tool, its arguments, and the text that the model received."""
@@ -58,7 +88,7 @@ class EvalCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRun[Out]:
+class EvalRun(Parametrized, Generic[OutT]):
     """A run that an evaluator judges: what it answered, and what it did.
 
     `session` and `files` are in the state in which the run left them; `files` is `None` for a
@@ -67,7 +97,7 @@ class EvalRun[Out]:
     `None` if a price is unknown. A run that failed has an `error` and no `output`.
     """
 
-    output: Out | None
+    output: OutT | None
     text: str
     session: SessionProtocol
     files: Filesystem | None = None
@@ -94,8 +124,10 @@ class AskJudge(Protocol):
     async def __call__[Out](self, prompt: Prompt[Out], model: object, /) -> EvalRun[Out]: ...
 
 
-type Judged = Value | Score | Mapping[str, Value | Score]
-type Judgement = Judged | Awaitable[Judged]
+type ScoreResult = Value | Score | Mapping[str, Value | Score]
+"""The result of an evaluator; a mapping has several scores, which are named `evaluator.key`."""
+
+type Judgement = ScoreResult | Awaitable[ScoreResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +146,7 @@ class Evaluator:
     settings: AnyJson = None
     is_judge: bool = False
 
-    def __call__(self, case: Case, run: EvalRun[Any], /, *ask: AskJudge) -> Judgement:
+    def __call__(self, case: Case, run: EvalRun, /, *ask: AskJudge) -> Judgement:
         return self.function(case, run, *ask)
 
 
@@ -124,13 +156,13 @@ def evaluator(
     scale: Scale | None = None,
     on_failure: bool = False,
     settings: AnyJson = None,
-) -> Callable[[Callable[[Case, EvalRun[Any]], Judgement]], Evaluator]:
+) -> Callable[[Callable[[Case, EvalRun], Judgement]], Evaluator]:
     """Makes a function `(case, run)` an evaluator with a name and a scale.
 
     A function without this decorator is an evaluator too, with its own name.
     """
 
-    def make(function: Callable[[Case, EvalRun[Any]], Judgement]) -> Evaluator:
+    def make(function: Callable[[Case, EvalRun], Judgement]) -> Evaluator:
         return Evaluator(
             function=function,
             name=name or function.__name__,
