@@ -41,7 +41,7 @@ def test_unequal_cases_are_refused_with_three_lists() -> None:
     assert (error.only_a, error.only_b, error.changed) == (("only",), ("c0",), ("c1",))
     assert str(error) == (
         "cannot compare a with b: only in a: only; only in b: c0; changed cases: c1; to compare "
-        "the common cases, pass common_cases=True"
+        "the common cases, pass common_cases=True, or --common-cases to wink compare"
     )
     result = compare(a, b, common_cases=True)
     assert result.left_out == ("c0", "c1", "only")
@@ -100,7 +100,7 @@ def test_family_is_all_scores_of_all_variants() -> None:
     base = {score: " ".join("0" * 16) for score in ("one", "two", "three")}
     scores = {"one": better, "two": base["two"], "three": better}
     a = variant("a", base)
-    [alone, last] = compare_all(a, [variant("b", scores), variant("c", base)])
+    [alone, last] = compare_all((a, variant("b", scores)), (a, variant("c", base)))
     assert (alone.family, last.family) == (6, 6)
     one = alone.scores["one"]
     assert one.result is not None
@@ -108,7 +108,8 @@ def test_family_is_all_scores_of_all_variants() -> None:
     assert one.result.verdict == "better"
     # with one more score, the same p-value does not suffice
     more = base | {"four": base["one"]}
-    [again, _] = compare_all(variant("a", more), [variant("b", more | scores), variant("c", more)])
+    a, b, c = (variant(name, it) for name, it in {"a": more, "b": more | scores, "c": more}.items())
+    [again, _] = compare_all((a, b), (a, c))
     result = again.scores["one"].result
     assert result is not None
     assert (again.family, result.verdict) == (8, "inconclusive")

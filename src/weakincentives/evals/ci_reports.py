@@ -76,7 +76,8 @@ def _junit_outcome(variant: VariantResults, result: RunResult) -> tuple[str, str
 
 def _problems(variant: VariantResults, result: RunResult) -> list[str]:
     """Returns why a run has no answer, its score errors, and its failing scores."""
-    ended = [f"{result.outcome}: {result.error}"] if result.outcome != "answered" else []
+    has_failed = result.outcome in ("failed", "provider")
+    ended = [f"{result.outcome}: {result.error}"] * has_failed
     errors = [f"{score}: {error}" for score, error in result.score_errors.items()]
     failing = [
         f"{score}: {_value_text(value)} {result.reasons.get(score, '')}".rstrip()

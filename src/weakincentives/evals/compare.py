@@ -48,7 +48,8 @@ class ComparisonError(WeakIncentivesError, ValueError):
         }
         parts = [f"{title}: {_listed(items)}" for title, items in lists.items() if items]
         is_about_cases = not (self.evaluators or self.repeated)
-        remedy = "; to compare the common cases, pass common_cases=True" * is_about_cases
+        remedy = "; to compare the common cases, pass common_cases=True, or --common-cases to "
+        remedy = f"{remedy}wink compare" * is_about_cases
         return f"cannot compare {a} with {b}: {'; '.join(parts)}{remedy}"
 
 
@@ -111,20 +112,18 @@ def compare(
 
     Raises `ComparisonError` if the variants have different cases, evaluators or judges.
     """
-    [result] = compare_all(a, [b], margin=margin, common_cases=common_cases, anytime=anytime)
+    [result] = compare_all((a, b), margin=margin, common_cases=common_cases, anytime=anytime)
     return result
 
 
 def compare_all(
-    baseline: VariantResults,
-    variants: Sequence[VariantResults],
-    *,
+    *variants: tuple[VariantResults, VariantResults],
     margin: float | None = None,
     common_cases: bool = False,
     anytime: bool = False,
 ) -> list[Comparisons]:
-    """Compares several variants with one baseline; the family is all their scores together."""
-    pairs = [_paired(baseline, variant, common_cases=common_cases) for variant in variants]
+    """Compares several pairs of variants; the family is all their scores together."""
+    pairs = [_paired(a, b, common_cases=common_cases) for a, b in variants]
     rules = _Rules(margin, anytime, max(1, sum(len(pair.scores) for pair in pairs)))
     found = [{score: rules.compared(pair, score) for score in pair.scores} for pair in pairs]
     results = [one.result for scores in found for one in scores.values() if one.result]
@@ -181,7 +180,9 @@ def _paired(a: VariantResults, b: VariantResults, *, common_cases: bool) -> _Pai
         names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
         raise ComparisonError(names, {**cases, **others})
     a, b = _without(a, left_out), _without(b, left_out)
-    unrun = [run.case for one in (a, b) for run in one.results if run.outcome == "unrun"]
+    unrun = {run.case for one in (a, b) for run in one.results if run.outcome == "unrun"}
+    for one in (a, b):
+        unrun |= one.cases.keys() - {run.case for run in one.results}
     return _Pair(a, b, tuple(sorted(left_out)), frozenset(unrun))
 
 

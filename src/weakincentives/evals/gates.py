@@ -11,7 +11,7 @@ from .comparison import Interval
 from .distributions import wilson, z_quantile
 from .results import VariantResults
 
-__all__ = ["Gate", "comparison_gate", "mean_gate", "rate_gate", "rate_interval"]
+__all__ = ["Gate", "comparison_gate", "mean_gate", "missing_gate", "rate_gate", "rate_interval"]
 
 type GateResult = Literal["holds", "fails", "inconclusive"]
 
@@ -24,6 +24,22 @@ class Gate:
 
     result: GateResult
     reason: str
+
+
+def missing_gate(variant: VariantResults) -> Gate | None:
+    """Returns the gate that is inconclusive because runs or all values of a score are missing."""
+    summaries = {score: variant.summary(score) for score in variant.evaluators}
+    unscored = [score for score, it in summaries.items() if it.errors and not it.scored]
+    runs = len(variant.results)
+    if not any(result.outcome == "answered" for result in variant.results):
+        reason = f"0 of {runs} scored, because no run has an answer"
+    elif unscored:
+        reason = f"0 of {summaries[unscored[0]].errors} scored for {', '.join(unscored)}"
+    elif unrun := [result for result in variant.results if result.outcome == "unrun"]:
+        reason = f"{len(unrun):,} of {runs:,} runs are missing"
+    else:
+        return None
+    return Gate("inconclusive", f"{variant.name}: {reason}")
 
 
 def mean_gate(variant: VariantResults, score: str, limit: float) -> Gate:

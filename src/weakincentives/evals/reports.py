@@ -19,7 +19,7 @@ __all__ = [
     "verdict_text",
 ]
 
-_NAMED = 10
+_NAMED, _SMALLEST_P = 10, 0.0001
 _NONE = "–"  # noqa: RUF001 - a dash represents a missing number
 
 
@@ -129,7 +129,10 @@ def difference_text(one: ScoreComparison) -> str:
         interval = f"{shown(result.interval[0])} to {shown(result.interval[1])}"
     parts = [f"{shown(result.difference)}{' points' * is_rate}, 95 % interval {interval}"]
     if one.corrected_p is not None:
-        parts.append(f"p = {one.corrected_p:.2g} ({result.test})")
+        p = one.corrected_p
+        parts.append(
+            f"p {f'= {p:.2g}' if p >= _SMALLEST_P else f'< {_SMALLEST_P}'} ({result.test})"
+        )
     if result.if_errors is not None:
         parts.append(f"{shown(result.if_errors[0])} to {shown(result.if_errors[1])} by errors")
     return ", ".join(parts)
