@@ -34,7 +34,6 @@ from support.deadlines import SOON
 from support.durable_runs import WatchedTable
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
-from weakincentives.contrib.durable.stored_log import Place
 from weakincentives.contrib.otel import instrument
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -42,6 +41,7 @@ from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import TextDelta
+from weakincentives.evaluation.stored_log import Place
 from weakincentives.limits import Prices
 from weakincentives.prompt import (
     Disclosure,

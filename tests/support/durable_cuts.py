@@ -24,8 +24,8 @@ from weakincentives.contrib.durable import (
 )
 from weakincentives.contrib.durable.agent import AnyAgent
 from weakincentives.contrib.durable.execution import to_execution
-from weakincentives.contrib.durable.stored_log import LogTable, Row
 from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.stored_log import LogTable, Row
 from weakincentives.evaluation.suspension import Suspension
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime.session import Session

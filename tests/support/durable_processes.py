@@ -55,8 +55,8 @@ from weakincentives.contrib.durable import (
     install,
 )
 from weakincentives.contrib.durable.execution import to_input
-from weakincentives.contrib.durable.stored_log import Row
 from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.evaluation.stored_log import Row
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.prompt.tool import AnyTool
 

@@ -17,7 +17,6 @@ from support.agents import Note
 from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.content import text_of
 from weakincentives.contrib.durable import DurableAgent, MemoryLogTable, durable
-from weakincentives.contrib.durable.stored_log import Row
 from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import (
@@ -26,6 +25,7 @@ from weakincentives.evaluation.messages import (
     ToolCall,
     UserMessage,
 )
+from weakincentives.evaluation.stored_log import Row
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,

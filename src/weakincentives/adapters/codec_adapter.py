@@ -73,6 +73,9 @@ class CodecAdapter(LoopAdapter):
     def media(self) -> MediaSupport:
         return self._codec.media if self._options.media is None else self._options.media
 
+    def identity(self) -> dict[str, object]:
+        return {**super().identity(), "options": self._options}
+
     def check_settings(self, settings: ModelSettings) -> None:
         self._codec.check_settings(settings, self._options.profile, type(self).__name__)
 

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing
+from copy import copy
 from dataclasses import replace
+from typing import Self
 
 from ..content import MediaSupport
 from ..evaluation.config import with_settings
@@ -82,6 +84,15 @@ class FallbackAdapter(LoopAdapter):
         own = with_settings(config, settings) or config
         super().__init__(config=self.limited(own), clock=clock)
         self.on = codes
+
+    def identity(self) -> dict[str, object]:
+        members = [adapter.identity() for adapter in self.adapters]
+        return {**super().identity(), "adapters": members, "on": sorted(self.on)}
+
+    def without_retries(self) -> Self:
+        adapter = copy(self)
+        adapter.adapters = tuple([member.without_retries() for member in self.adapters])
+        return adapter
 
     def check_settings(self, settings: ModelSettings) -> None:
         """Raises `ValueError` for settings that one of the adapters does not support."""

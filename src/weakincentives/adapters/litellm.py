@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
-from typing import Literal
+from typing import Literal, Self
 
 from ..citations import Citation
 from ..content import IMAGE_TYPES, Image, MediaSupport
@@ -145,6 +146,11 @@ class LiteLLMAdapter(CodecAdapter):
             "api_key": api_key,
             "max_retries": max_retries,
         }
+
+    def without_retries(self) -> Self:
+        adapter = copy(self)
+        adapter._arguments = {**self._arguments, "max_retries": 0}  # noqa: SLF001 - its own class
+        return adapter
 
     def check_settings(self, settings: ModelSettings) -> None:
         """Raises `ValueError` for settings that LiteLLM does not send to the model."""

@@ -12,11 +12,12 @@ import json
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 from weakref import finalize
 
 from ..errors import missing_extra
@@ -68,6 +69,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
 
     sdk_name: str
     path: str
+    _retries = True
 
     def __init__(
         self,
@@ -110,6 +112,11 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 f"{own[0]} cannot be combined with a ready client, which has its own; pass either "
                 f"{own[0]} or client= and async_client="
             )
+
+    def without_retries(self) -> Self:
+        adapter = copy(self)
+        adapter._retries = False  # noqa: SLF001 - its own class
+        return adapter
 
     @staticmethod
     @abstractmethod
@@ -209,7 +216,7 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 seconds = _timeout(self.sdk(), seconds)
         headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **_UNREAD, **self.headers(body)}
         options: JsonObject = {"timeout": seconds, "follow_redirects": False, "headers": headers}
-        if left is not None and self._client is client:
+        if not self._retries or (left is not None and self._client is client):
             # After the deadline, retries would continue in the abandoned thread.
             options["max_retries"] = 0
         arguments: JsonObject = {"body": body, "cast_to": object, "options": options}

@@ -160,7 +160,8 @@ def _range(
 class Experiment:
     """The results of all variants on one dataset.
 
-    `spent` is what this experiment spent itself, without runs that it reused. `reused` is the
+    `spent` is what this experiment spent itself, without runs that it reused; `judges` is the
+    judges' part of it. `reused` is the
     number of those runs. `is_complete` is false if it was interrupted or ran out of its budget.
     """
 
@@ -169,6 +170,7 @@ class Experiment:
     repeats: int
     folder: str = ""
     spent: RunUsage = field(default_factory=RunUsage)
+    judges: RunUsage = field(default_factory=RunUsage)
     reused: int = 0
     is_complete: bool = True
     notes: Sequence[str] = ()

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..errors import WeakIncentivesError
-from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.logged_run import LoggedRun
 from ..filesystem import Filesystem
 from ..generics import Parametrized
@@ -106,7 +105,7 @@ class EvalRun(Parametrized, Generic[OutT]):
     log: LoggedRun = field(default_factory=LoggedRun, repr=False)
     usage: RunUsage = field(default_factory=RunUsage)
     seconds: float = 0.0
-    error: PromptEvaluationError | None = None
+    error: Exception | None = None
 
     @property
     def cost(self) -> float | None:

@@ -445,6 +445,14 @@ class ConnectingAdapter(ProviderAdapter):
         self._rules = config, rules
         return rules
 
+    def identity(self) -> dict[str, object]:
+        """Returns what determines the model's answers, except `config`; a cache can digest it."""
+        return {"adapter": type(self).__name__, "model": self.model}
+
+    def without_retries(self) -> Self:
+        """Returns an adapter that sends each request once; by default, the adapter itself."""
+        return self
+
     def check_settings(self, settings: ModelSettings) -> None:
         """Raises `ValueError` for settings that requests cannot contain; by default, for all."""
         if settings.given:

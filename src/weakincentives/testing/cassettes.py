@@ -103,6 +103,11 @@ class Cassette(LoopAdapter):
         """The adapter if it exists or is needed to record."""
         return self.inner if self.records else self._adapter
 
+    def identity(self) -> dict[str, object]:
+        if self._model_name:
+            return {"model": self._model_name}
+        return self.inner.identity()
+
     def check_settings(self, settings: ModelSettings) -> None:
         if self._known is not None:
             self._known.check_settings(settings)

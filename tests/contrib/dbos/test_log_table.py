@@ -29,7 +29,7 @@ from support.durable_processes import (
 from support.durable_runs import STORY, Job, calls
 from weakincentives.contrib.durable import DurableRuns
 from weakincentives.contrib.durable.sql_log_table import SqlLogTable
-from weakincentives.contrib.durable.stored_log import NewAttempt, Row, StoppedAttempt
+from weakincentives.evaluation.stored_log import NewAttempt, Row, StoppedAttempt
 
 
 def listen(engine: Extra, name: str, tell: Callable[..., None]) -> None:

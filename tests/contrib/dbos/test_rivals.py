@@ -30,7 +30,7 @@ from support.durable_processes import (
 )
 from support.durable_runs import STORY, Job, calls
 from support.sizes import todays
-from weakincentives.contrib.durable.stored_log import Row
+from weakincentives.evaluation.stored_log import Row
 
 
 def stopped_attempts(store: RunStore) -> int:

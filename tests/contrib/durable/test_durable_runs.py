@@ -43,7 +43,6 @@ from weakincentives.contrib.durable import (
 )
 from weakincentives.contrib.durable.agent import AnyAgent
 from weakincentives.contrib.durable.execution import to_execution
-from weakincentives.contrib.durable.stored_log import Place, Row, StoppedAttempt
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
@@ -56,6 +55,7 @@ from weakincentives.evaluation.inner_loop import RunConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, Message, UserMessage
 from weakincentives.evaluation.response import Completed, Execution, TextDelta
+from weakincentives.evaluation.stored_log import Place, Row, StoppedAttempt
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
 from weakincentives.prompt import (
     MarkdownSection,

@@ -8,7 +8,7 @@ from support.agents import Note
 from support.cut_runs import Process, law, message_of
 from support.run_trees import Shape, Tree, outside, trees
 from weakincentives.contrib.durable import MemoryLogTable, durable, execute_run, to_input
-from weakincentives.contrib.durable.stored_log import read_rows
+from weakincentives.evaluation.stored_log import read_rows
 from weakincentives.inspection.event_log import Record, event_record
 from weakincentives.inspection.logged_entries import records_of
 from weakincentives.inspection.run_timeline import read_run

@@ -1,11 +1,11 @@
 """Runs that survive a crash."""
 
+from ...evaluation.stored_log import MemoryLogTable
 from .agent import DurableAgent, durable
 from .database import SqliteConnection
 from .engine import DurableRun, DurableRuns, install
 from .execution import execute_run, execute_run_async, to_input, to_resumed
 from .failover import WorkerFailover
-from .stored_log import MemoryLogTable
 from .waiting import (
     StoredRun,
     WaitingRun,

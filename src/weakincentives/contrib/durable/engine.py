@@ -16,6 +16,7 @@ from ...content import Part
 from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.main_loop import Execution
 from ...evaluation.response import StreamEvent
+from ...evaluation.stored_log import StoppedAttempt
 from ...limits import Budget, Deadline
 from ...runtime.session import Session
 from .agent import AnyAgent, combined_version
@@ -23,7 +24,6 @@ from .database import Extra, SqliteConnection, dbos
 from .execution import Record, execute_run, to_execution, to_input
 from .failover import lock_executor
 from .sql_log_table import SqlLogTable
-from .stored_log import StoppedAttempt
 from .waiting import (
     UNFINISHED,
     WORKFLOW,

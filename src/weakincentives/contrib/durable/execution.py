@@ -23,6 +23,7 @@ from ...evaluation.main_loop import Execution, ExecutionOptions, Expansion, Expa
 from ...evaluation.messages import sendable_content
 from ...evaluation.response import PromptResponse, StreamEvent
 from ...evaluation.run import Run
+from ...evaluation.stored_log import LogTable, StoredLog
 from ...evaluation.suspension import (
     RunSuspended,
     Suspension,
@@ -36,7 +37,6 @@ from ...runtime.session import Session
 from ...runtime.session.snapshots import type_name, types_by_name
 from ...serde.json_types import AnyJson
 from .agent import AnyAgent, DurableAgent
-from .stored_log import LogTable, StoredLog
 
 __all__ = [
     "Record",

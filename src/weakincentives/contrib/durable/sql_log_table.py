@@ -12,9 +12,9 @@ from datetime import datetime
 from importlib import import_module
 from itertools import count
 
+from ...evaluation.stored_log import NewAttempt, Place, Row, StoppedAttempt, check_version
 from ...limits import utc_now
 from .database import Extra, WaitingRunsError, make_engine, parse_url, sqlalchemy
-from .stored_log import NewAttempt, Place, Row, StoppedAttempt, check_version
 
 __all__ = ["SqlLogTable"]
 

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from ...errors import SerdeError
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.logged_run import LoggedRun
+from ...evaluation.stored_log import read_rows
 from ...evaluation.suspension import Suspension, previews_of_0_2
 from .database import (
     Extra,
@@ -29,7 +30,6 @@ from .database import (
 )
 from .execution import Record, rest_of, to_resumed
 from .sql_log_table import SqlLogTable
-from .stored_log import read_rows
 
 __all__ = [
     "ANY_WORKER",

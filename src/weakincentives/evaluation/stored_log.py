@@ -13,15 +13,15 @@ from datetime import datetime
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from ... import serde
-from ...errors import WeakIncentivesError
-from ...evaluation.errors import ChangedRunError
-from ...evaluation.logged_run import Began, LoggedEntry, LoggedRun, NestedRun, RunsInside
-from ...evaluation.run_log import RunLog
-from ...evaluation.suspension import SuspendedRun
-from ...limits import utc_now
-from ...runtime.session import Session
-from ...runtime.session.snapshots import Changes, SessionSnapshot, parse_changes, types_by_name
+from .. import serde
+from ..errors import WeakIncentivesError
+from ..limits import utc_now
+from ..runtime.session import Session
+from ..runtime.session.snapshots import Changes, SessionSnapshot, parse_changes, types_by_name
+from .errors import ChangedRunError
+from .logged_run import Began, LoggedEntry, LoggedRun, NestedRun, RunsInside
+from .run_log import RunLog
+from .suspension import SuspendedRun
 
 __all__ = [
     "LogTable",
@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "StoppedAttempt",
     "StoredLog",
+    "apply_changes",
     "check_version",
 ]
 
@@ -194,7 +195,8 @@ class StoredLog:
         types: Collection[type[object]],
     ) -> None:
         self.run_id = run_id
-        self._table, self._session, self._types = table, session, {*types, SuspendedRun}
+        self._table, self._session = table, session
+        self.types: set[type[object]] = {*types, SuspendedRun}
         self._attempt = table.begin(run_id, version)
         self._before: SessionSnapshot = session.snapshot()
         self.started = self._attempt.started
@@ -202,10 +204,10 @@ class StoredLog:
     def load(self, record: LoggedRun, /) -> LoggedRun:
         """Implements `LogSink.load`."""
         lines = _parsed(self._attempt.rows)
-        self._types |= self._session.snapshot().slices.keys()  # before a handler adds other types
+        self.types |= self._session.snapshot().slices.keys()  # before a handler adds other types
         for row, line in lines:
             if not row.path:
-                _apply(self._session, line.state, self._types)
+                apply_changes(self._session, line.state, self.types)
         self._before = self._session.snapshot()
         return _with_rows(record, "", lines)
 
@@ -221,7 +223,7 @@ class StoredLog:
             now = self._session.snapshot()
             state = now.since(self._before)
             for slices in state.values():
-                types_by_name(slices, self._types)  # raises for an unknown type
+                types_by_name(slices, self.types)  # raises for an unknown type
         rows: list[Row] = []
         for position, entry in enumerate(entries, log.stored):
             line = _Line(entry=entry, state=state if position == log.stored else {}, head=head)
@@ -234,6 +236,10 @@ class StoredLog:
         self._store(rows, first=log.stored == len(log.record.entries))
         if now is not None:
             self._before = now
+
+    def unstored_state(self) -> Changes:
+        """Returns the session's changes since the last row, such as those at the end of a run."""
+        return self._session.snapshot().since(self._before)
 
     def _store(self, rows: Sequence[Row], *, first: bool) -> None:
         if (unstored := _unstored.get()) is not None:
@@ -272,8 +278,8 @@ def _parsed(rows: Iterable[Row]) -> list[tuple[Row, _Line]]:
     return [(row, serde.parse_json(_Line, row.line)) for row in rows]
 
 
-def _apply(session: Session, changes: Changes, types: Collection[type[object]]) -> None:
-    """Applies a line's state changes to the session."""
+def apply_changes(session: Session, changes: Changes, types: Collection[type[object]]) -> None:
+    """Applies state changes, such as those of a line, to the session."""
     for change, kind, values in parse_changes(changes, types):
         if change == "set":
             session[kind].seed(*values)

@@ -1,0 +1,148 @@
+"""`calibrate` compares a judge's scores with labels given by people."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..evaluation.loop_adapter import LoopAdapter
+from ..evaluation.main_loop import MainLoop
+from ..event_loops import portal, run_on
+from ..prompt.template import Prompt
+from ..runtime.session import Session
+from ..serde.json_types import AnyValue
+from .cases import Case
+from .comparison import Kappa, kappa
+from .judges import Preference, model_name, model_of
+from .scores import EvalRun, Evaluator, Value
+from .scoring import Kinds, check_evaluators, score
+
+__all__ = ["Calibration", "Labelled", "LabelledScore", "calibrate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """An answer to a case, and the score that people give it."""
+
+    case: Case
+    text: str
+    label: Value
+    output: AnyValue = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledScore:
+    """A judge's score of a labelled answer; `preferred` are a pair judge's answers to both orders.
+
+    `error` is the reason why there is no value.
+    """
+
+    labelled: Labelled
+    value: Value
+    reason: str = ""
+    error: str = ""
+    preferred: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How well a judge agrees with people; read all of its numbers together."""
+
+    scores: Sequence[LabelledScore]
+    warnings: Sequence[str] = ()
+    scored: Sequence[LabelledScore] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        scored = [one for one in self.scores if not one.error]
+        object.__setattr__(self, "scored", scored)
+
+    @property
+    def agreement(self) -> Kappa | None:
+        """The share of equal scores, and kappa with its interval; `None` without scores."""
+        pairs = [(one.labelled.label, one.value) for one in self.scored]
+        return kappa(pairs) if pairs else None
+
+    @property
+    def base_rate(self) -> float:
+        """The share of the most frequent label, which is the agreement of always giving it."""
+        labels = Counter(one.labelled.label for one in self.scores)
+        return labels.most_common(1)[0][1] / len(self.scores)
+
+    @property
+    def position_bias(self) -> float | None:
+        """The share of pairs in which the judge prefers the same position in both orders."""
+        pairs = [one.preferred for one in self.scored if one.preferred]
+        biased = sum({*pair} in ({"first"}, {"second"}) for pair in pairs)
+        return biased / len(pairs) if pairs else None
+
+    @property
+    def disagreements(self) -> Sequence[LabelledScore]:
+        """The scores that differ from their labels."""
+        return [one for one in self.scored if one.value != one.labelled.label]
+
+    def __str__(self) -> str:
+        found, bias = self.agreement, self.position_bias
+        parts = [f"{len(self.scored)} of {len(self.scores)} scored"]
+        if found is not None:
+            shown = "undefined" if found.kappa is None else f"{found.kappa:.2f}"
+            if found.interval is not None:
+                shown += " [{:.2f}, {:.2f}]".format(*found.interval)
+            parts += [f"agreement {found.agreement:.1%}", f"kappa {shown}"]
+        parts.append(f"base rate {self.base_rate:.1%}")
+        if bias is not None:
+            parts.append(f"position bias {bias:.1%}")
+        return "\n".join([", ".join(parts), *[f"warning: {text}" for text in self.warnings]])
+
+
+def calibrate(
+    judge: Evaluator,
+    labelled: Iterable[Labelled],
+    *,
+    model: LoopAdapter | str | None = None,
+    author: LoopAdapter | str = "",
+    concurrency: int = 8,
+) -> Calibration:
+    """Compares the scores of a judge with labels that people have given.
+
+    `model` is the model of a judge that names none. `author` is the model that wrote the answers;
+    the calibration has a warning if it is also the judge's, because models prefer their own
+    answers. This function blocks, and can also be called while an event loop is running. Raises
+    `ValueError` for no labels.
+    """
+    items = list(labelled)
+    if not items:
+        raise ValueError("calibrate takes at least one labelled answer")
+    check_evaluators([judge])
+    kinds = Kinds()
+
+    async def score_one(item: Labelled, turn: asyncio.Semaphore) -> LabelledScore:
+        preferred: list[str] = []
+
+        async def ask[Out](prompt: Prompt[Out], of: object, /) -> EvalRun[Out]:
+            adapter: AnyValue = model if of is None else of  # `MainLoop` checks it
+            done = await MainLoop(adapter).execute_async(prompt)
+            if isinstance(done.output, Preference):
+                preferred.append(done.output.better)
+            return EvalRun(output=done.output, text=done.text, session=done.session)
+
+        run: EvalRun = EvalRun(output=item.output, text=item.text, session=Session())
+        async with turn:
+            scores = await score(item.case, run, [judge], ask, kinds)
+        value, error = scores.values.get(judge.name), scores.errors.get(judge.name, "")
+        return LabelledScore(
+            labelled=item,
+            value=value,
+            reason=scores.reasons.get(judge.name, ""),
+            error=error or ("the judge gave no score" if value is None else ""),
+            preferred=preferred,
+        )
+
+    async def score_all() -> list[LabelledScore]:
+        turn = asyncio.Semaphore(concurrency)
+        return await asyncio.gather(*[score_one(item, turn) for item in items])
+
+    own = model_name(model_of(judge) or model)
+    is_author = own and own == model_name(author)
+    warning = f"judge and author are the same model, {own}, and models prefer their own answers"
+    scores = run_on(portal.loop(), score_all())
+    return Calibration(scores=scores, warnings=[warning] if is_author else [])

@@ -1,0 +1,538 @@
+"""`evaluate` runs a prompt on the cases of a dataset, in one or more variants, and scores the runs.
+
+Each run has its log in the experiment's folder, under a key of everything that can change its
+answer. A run that has ended there is not performed again, and one that has not continues.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TypedDict, Unpack
+
+from .. import serde
+from ..adapters.core import LoopAdapter
+from ..adapters.model_names import adapter_for
+from ..evaluation.approval import Approver
+from ..evaluation.config import RunConfig
+from ..limits import Budget, Prices, RunUsage, TokenUsage, check_count, utc_now
+from ..model_settings import ModelSettings
+from ..prompt.overrides.store import LocalPromptOverridesStore
+from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
+from .cases import Case, Dataset
+from .evaluator_keys import key_of
+from .keys import case_digests, combined, digest, prompt_parts, variant_parts
+from .pacing import Ledger, Pace, PacedAdapter
+from .performed_runs import Performed, Performer, Task
+from .results import CaseInfo, EvaluatorInfo, Experiment, RunResult, VariantResults
+from .run_logs import Line
+from .scores import EvalRun, Evaluator, Judgement, Scale, Value
+from .scoring import Kinds, Scores, check_evaluators, score
+
+__all__ = ["EvaluateOptions", "Progress", "Target", "Variant", "evaluate", "evaluate_async"]
+
+_SHOWN = 20  # cases that cannot be run
+_OVER = "not run: the budget of the experiment is used up"
+
+type AnyEvaluator = Evaluator | Callable[..., Judgement]
+
+type Target = AnyTemplate | Callable[[Case], AnyPrompt | AnyTemplate]
+"""A template, to which each case's params are bound, or a function that returns a case's prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to run the cases: whatever is given here replaces the experiment's own.
+
+    `tag` names overrides of the prompt's texts, as in `wink overrides`.
+    """
+
+    name: str
+    tag: str = ""
+    prompt: Target | None = None
+    model: LoopAdapter | str | None = None
+    settings: ModelSettings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an experiment is.
+
+    `reused` of the `done` runs were not performed because the folder has their logs. `seconds_left`
+    is an estimate from the runs that were performed. While a provider asks for a pause,
+    `waiting_until` is its end.
+    """
+
+    done: int
+    total: int
+    reused: int
+    failures: int
+    spent: RunUsage
+    seconds_left: float | None = None
+    waiting_until: datetime | None = None
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """The arguments of `evaluate`, except the target and the dataset."""
+
+    evaluators: Sequence[AnyEvaluator]
+    variants: Sequence[Variant]
+    model: LoopAdapter | str | None
+    settings: ModelSettings | None
+    config: RunConfig | None
+    repeats: int
+    concurrency: int
+    budget: Budget | None
+    prices: Prices | None
+    timeout: float | None
+    max_wait: float
+    folder: str | PathLike[str] | None
+    types: Sequence[type[object]]
+    approver: Approver | None
+    progress: Callable[[Progress], object] | None
+    explain: bool
+
+
+def evaluate(
+    target: Target, dataset: Iterable[Case], /, **options: Unpack[EvaluateOptions]
+) -> Experiment:
+    """Runs a prompt on all cases, in all variants, and scores the runs.
+
+    `model` is an adapter or a model's name, and `repeats` is the number of runs of each case.
+    At most `concurrency` runs are in progress at the same time. `timeout` limits each run, in
+    seconds. `budget` limits all runs and judges together; its `max_cost` needs `prices`, by default
+    the adapter's own or those of the extra `prices`. All requests to a provider pause when it asks
+    for that; one that would wait longer than `max_wait` seconds fails. `approver` decides on calls
+    that need approval. `progress` is called after each run. With `explain`, the result's notes say
+    what has changed since runs that the folder has.
+
+    `folder` keeps the runs' logs: an experiment that was interrupted, and is started again with the
+    same folder, continues. Without a folder, nothing is kept. Session state can contain values of
+    the given `types` and of the types that the prompt declares.
+
+    Raises `ValueError` before the first request for anything that cannot work, such as a case
+    without the prompt's params, and `RuntimeError` in a running event loop, where `evaluate_async`
+    is to be awaited.
+    """
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - `get_running_loop` would raise
+        raise RuntimeError(
+            "evaluate cannot be called in a running event loop; await evaluate_async(…) instead"
+        )
+    return asyncio.run(evaluate_async(target, dataset, **options))
+
+
+async def evaluate_async(
+    target: Target, dataset: Iterable[Case], /, **options: Unpack[EvaluateOptions]
+) -> Experiment:
+    """Like `evaluate`, without blocking the event loop."""
+    given = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+    if (folder := options.get("folder")) is not None:
+        return await _Evaluation(target, given, Path(folder), options).run()
+    with TemporaryDirectory(prefix="weakincentives-", ignore_cleanup_errors=True) as temporary:
+        result = await _Evaluation(target, given, Path(temporary), options).run()
+    return replace(result, folder="")
+
+
+@dataclass(slots=True)
+class _Arm:
+    """A variant, ready to run."""
+
+    name: str
+    target: Target
+    adapter: PacedAdapter
+    settings: ModelSettings | None
+    tag: str
+    parts: Mapping[str, str]
+    prompts: dict[AnyTemplate, tuple[AnyPrompt, str, Mapping[str, str]]] = field(
+        default_factory=dict[AnyTemplate, tuple[AnyPrompt, str, Mapping[str, str]]]
+    )
+
+    @property
+    def binds(self) -> bool:
+        """Whether the params of a case are bound to a template."""
+        return isinstance(self.target, PromptTemplate)
+
+    def prompt(self, case: Case) -> tuple[AnyPrompt, str]:
+        """Returns a case's prompt and the digest of the variant with this prompt."""
+        given = self.target if isinstance(self.target, PromptTemplate) else self.target(case)
+        template = given if isinstance(given, PromptTemplate) else given.template
+        known = self.prompts.get(template)
+        if known is None:
+            store = LocalPromptOverridesStore() if self.tag else None
+            base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
+            base = base.for_run()  # reads the overrides only once
+            parts = {**prompt_parts(base), **self.parts}
+            known = self.prompts[template] = base, digest(parts), parts
+        base, variant, _ = known
+        if given is self.target:
+            return base.for_run().bind(*case.params, resources={}), variant
+        if isinstance(given, PromptTemplate):
+            return base.for_run().bind(resources={}), variant
+        prompt = base if self.tag else given
+        params, resources = given.params.values(), given.resources.registry
+        return prompt.for_run().bind(*params, resources=resources), variant
+
+
+class _Evaluation:
+    """One call of `evaluate`."""
+
+    def __init__(
+        self, target: Target, dataset: Dataset, folder: Path, options: EvaluateOptions
+    ) -> None:
+        self._dataset, self._folder, self._options = dataset, folder, options
+        self._repeats = options.get("repeats", 1)
+        self._concurrency = options.get("concurrency", 8)
+        for name, count in (("repeats", self._repeats), ("concurrency", self._concurrency)):
+            check_count(name, count)
+            if not count:
+                raise ValueError(f"{name} must be at least 1, got 0")
+        if not len(dataset):
+            raise ValueError(f"the dataset {dataset.name!r} has no cases")
+        self._evaluators = check_evaluators(options.get("evaluators", ()))
+        self._keys = {one.name: key_of(one) for one in self._evaluators}
+        self._kinds = Kinds()
+        self._ledger = Ledger(_checked(options.get("budget")))
+        self._paces: dict[str, Pace] = {}
+        self._judges: dict[str, PacedAdapter] = {}
+        self._infos: dict[str, EvaluatorInfo] = {}
+        self._arms = self._prepare(target)
+        self._digests = self._check_cases()
+        self._performer = Performer(folder, tuple(options.get("types", ())))
+        self._total = len(self._arms) * len(dataset) * self._repeats
+        self._done = self._reused = self._failures = 0
+        self._asked = Counter[str]()
+        self._started, self._waits_until = monotonic(), 0.0
+
+    # ------------------------------------------------------------------------- before the runs
+
+    def _prepare(self, target: Target) -> list[_Arm]:
+        variants = self._options.get("variants") or (Variant(name="base"),)
+        names = [variant.name for variant in variants]
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"two variants have the name {twice[0]!r}; rename one of them")
+        return [self._arm(target, variant) for variant in variants]
+
+    def _arm(self, target: Target, variant: Variant) -> _Arm:
+        target = variant.prompt or target
+        adapter = self._paced(variant.model or self._options.get("model"))
+        settings = variant.settings
+        if (common := self._options.get("settings")) is not None:
+            settings = common if settings is None else settings.over(common)
+        of_template = target.settings if isinstance(target, PromptTemplate) else None
+        parts = variant_parts(adapter.inner, self._options.get("config"), (settings, of_template))
+        return _Arm(variant.name, target, adapter, settings, variant.tag, parts)
+
+    def _paced(self, model: object, *, is_judge: bool = False) -> PacedAdapter:
+        adapter = adapter_for(model) if model is None or isinstance(model, str) else model
+        if not isinstance(adapter, LoopAdapter) or adapter.has_own_loop:
+            raise TypeError(
+                f"evaluate takes adapters of this library, or names of models, got {adapter!r}"
+            )
+        prices = self._options.get("prices") or adapter.config.prices or _known_prices()
+        budget = self._ledger.budget
+        if budget is not None and budget.max_cost is not None:
+            is_known = prices is not None and prices(TokenUsage(1, 1), adapter.model) is not None
+            if not is_known:
+                raise ValueError(
+                    f"the price of {adapter.model!r} is unknown, so max_cost cannot be kept; pass "
+                    "prices=, or limit max_tokens instead"
+                )
+        return PacedAdapter(
+            adapter,
+            self._ledger,
+            self._paces.setdefault(f"{adapter.name} {adapter.identity().get('origin')}", Pace()),
+            prices=prices,
+            max_wait=self._options.get("max_wait", 120.0),
+            on_wait=self._report_wait,
+            is_judge=is_judge,
+        )
+
+    def _check_cases(self) -> list[tuple[str, str]]:
+        """Returns the digests of all cases; raises `ValueError` for those that cannot be run."""
+        problems: list[str] = []
+        digests: list[tuple[str, str]] = []
+        checked: set[tuple[object, ...]] = set()  # cases with the same types need one check
+        for case in self._dataset:
+            try:
+                for arm in self._arms:
+                    shape = arm.name, bool(case.files), *map(type, case.params)
+                    if shape in checked:
+                        continue
+                    prompt, _ = arm.prompt(case)
+                    self._check(case, prompt)
+                    if arm.binds and dict not in shape:
+                        checked.add(shape)
+                digests.append(case_digests(case))
+            except Exception as error:
+                place = f"{case.source}: " if case.source else ""
+                problems.append(f"{place}case {case.id!r}: {error}")
+        if problems:
+            shown = "\n".join(problems[:_SHOWN])
+            more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            raise ValueError(f"{len(problems)} cases cannot be run:\n{shown}{more}")
+        return digests
+
+    @staticmethod
+    def _check(case: Case, prompt: AnyPrompt) -> None:
+        registry = prompt.template.registry
+        missing = [kind for kind in registry.required_params if kind not in prompt.params]
+        if missing:
+            names = ", ".join(sorted(kind.__name__ for kind in missing))
+            raise ValueError(f"the prompt needs params of {names}")
+        if case.files and not Performer.has_files(prompt):
+            raise ValueError("the prompt has no filesystem for the case's files")
+
+    # ------------------------------------------------------------------------- the runs
+
+    async def run(self) -> Experiment:
+        results: list[RunResult | None] = [None] * self._total
+        jobs = iter(range(self._total))
+
+        async def work() -> None:
+            for job in jobs:
+                results[job] = await self._perform(job)
+                self._report()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self._concurrency, self._total)):
+                group.create_task(work())
+        return self._experiment([result for result in results if result is not None])
+
+    def _job(self, number: int) -> tuple[_Arm, int, int]:
+        """Returns the variant, the case and the repeat of a job; variants take turns."""
+        number, arm = divmod(number, len(self._arms))
+        repeat, case = divmod(number, len(self._dataset))
+        return self._arms[arm], case, repeat
+
+    async def _perform(self, number: int) -> RunResult:
+        arm, index, repeat = self._job(number)
+        case, (given, judged) = self._dataset[index], self._digests[index]
+        prompt, variant = arm.prompt(case)
+        key = combined(variant, given, str(repeat))
+        description = {
+            "case": case.id,
+            "repeat": repeat,
+            "variant": arm.name,
+            "digests": [variant, given],
+        }
+        task = Task(
+            key=key,
+            description=description,
+            prompt=prompt,
+            adapter=arm.adapter,
+            case=case,
+            settings=arm.settings,
+            config=self._options.get("config"),
+            timeout=self._options.get("timeout"),
+            approver=self._options.get("approver"),
+        )
+        if self._is_over():
+            return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)
+        async with self._performer.performing(task) as performed:
+            self._reused += performed.is_reused
+            scores, judges = await self._scores(task, judged, performed)
+            self._failures += performed.outcome != "answered"
+            return RunResult(
+                case=case.id,
+                repeat=repeat,
+                outcome=performed.outcome,
+                key=key,
+                error=performed.error,
+                scores=scores.values,
+                reasons=scores.reasons,
+                score_errors=scores.errors,
+                usage=performed.usage,
+                judges=judges,
+                seconds=performed.seconds,
+            )
+
+    def _is_over(self) -> bool:
+        budget = self._ledger.budget
+        if budget is None:
+            return False
+        if budget.max_seconds is not None:
+            self._ledger.is_exhausted |= monotonic() > self._started + budget.max_seconds
+        return self._ledger.is_exhausted
+
+    # ------------------------------------------------------------------------- the scores
+
+    async def _scores(
+        self, task: Task, judged: str, performed: Performed
+    ) -> tuple[Scores, RunUsage]:
+        """Returns a run's scores, and the usage of the judges; reuses what is in its file."""
+        scores, judges = Scores(), RunUsage()
+        if performed.outcome in ("provider", "unrun"):
+            return scores, judges
+        missing: list[tuple[str, Evaluator]] = []
+        for one in self._evaluators:
+            key = combined(self._keys[one.name], judged)
+            if (line := performed.stored.get(key)) is None:
+                missing.append((key, one))
+            else:
+                judges += self._add_stored(task.case.id, one, line, scores)
+        if not missing:
+            return scores, judges
+        lines: dict[str, Line] = {}
+        async with self._performer.restored(task, performed) as run:
+            for key, one in missing:
+                new, usage = await self._score(task.case, run, one)
+                judges += usage
+                self._add(one, new, scores)
+                if not new.errors:
+                    lines[key] = _line(one, new, usage)
+            if performed.file is not None and lines:
+                performed.file.add_scores(lines)
+        return scores, judges
+
+    async def _score(self, case: Case, run: EvalRun, one: Evaluator) -> tuple[Scores, RunUsage]:
+        used = RunUsage()
+
+        async def ask(prompt: AnyPrompt, model: object, /) -> EvalRun:
+            nonlocal used
+            judge = self._judge(model)
+            parts = {**prompt_parts(prompt), **variant_parts(judge.inner, None, (prompt.settings,))}
+            params = Case(id=one.name, params=tuple(prompt.params.values()))
+            key = combined("judge", digest(parts), case_digests(params)[0])
+            task = Task(
+                key=key,
+                description={"judge": one.name, "case": case.id},
+                prompt=prompt,
+                adapter=judge,
+                case=replace(params, params=()),
+            )
+            async with (
+                self._performer.performing(task) as performed,
+                self._performer.restored(task, performed) as answer,
+            ):
+                used += performed.usage
+                if answer.error is not None:
+                    raise answer.error
+                return answer
+
+        return await score(case, run, [one], ask, self._kinds), used
+
+    def _judge(self, model: object) -> PacedAdapter:
+        model = self._options.get("model") if model is None else model
+        key = model if isinstance(model, str) else str(id(model))
+        known = self._judges.get(key)
+        if known is None:
+            known = self._judges[key] = self._paced(model, is_judge=True)
+        return known
+
+    def _add(self, one: Evaluator, new: Scores, scores: Scores) -> None:
+        scores.values |= new.values
+        scores.reasons |= new.reasons
+        scores.errors |= new.errors
+        for name in (*new.values, *new.errors):
+            if name not in self._infos or name in new.scales:
+                self._infos[name] = EvaluatorInfo(
+                    key=self._keys[one.name], scale=new.scales.get(name, one.scale)
+                )
+
+    def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> RunUsage:
+        """Adds scores from a run's file; returns the usage of the judge."""
+        values: dict[str, Value] = line["values"]
+        for name, value in values.items():
+            self._kinds.check(name, value, case_id)
+        scales = {name: serde.parse(Scale, it) for name, it in line.get("scales", {}).items()}
+        new = Scores(values=values, reasons=line.get("reasons", {}), scales=scales)
+        self._add(one, new, scores)
+        return serde.parse(RunUsage, line["usage"]) if "usage" in line else RunUsage()
+
+    # ------------------------------------------------------------------------- the results
+
+    def _report(self, waiting: float = 0.0) -> None:
+        self._done += not waiting
+        if (progress := self._options.get("progress")) is None:
+            return
+        performed = self._done - self._reused
+        left = None
+        if performed:
+            left = (monotonic() - self._started) / performed * (self._total - self._done)
+        progress(
+            Progress(
+                done=self._done,
+                total=self._total,
+                reused=self._reused,
+                failures=self._failures,
+                spent=self._ledger.spent,
+                seconds_left=left,
+                waiting_until=utc_now() + timedelta(seconds=waiting) if waiting else None,
+            )
+        )
+
+    def _report_wait(self, seconds: float) -> None:
+        now = monotonic()
+        if now >= self._waits_until:  # said once for each pause
+            self._waits_until = now + seconds
+            self._report(seconds)
+
+    def _experiment(self, results: Sequence[RunResult]) -> Experiment:
+        cases = {
+            case.id: CaseInfo(digest=combined(*parts), cluster=case.cluster, source=case.source)
+            for case, parts in zip(self._dataset, self._digests, strict=True)
+        }
+        for one in self._evaluators:
+            self._infos.setdefault(
+                one.name, EvaluatorInfo(key=self._keys[one.name], scale=one.scale)
+            )
+        step = len(self._arms)
+        variants = {}
+        for number, arm in enumerate(self._arms):
+            own = results[number::step]
+            count = len(self._dataset)
+            by_case = [own[index::count] for index in range(count)]
+            variants[arm.name] = VariantResults(
+                name=arm.name,
+                cases=cases,
+                evaluators=self._infos,
+                results=[result for repeats in by_case for result in repeats],
+                settings={"model": arm.adapter.model, "tag": arm.tag},
+            )
+        return Experiment(
+            dataset=self._dataset.name,
+            variants=variants,
+            repeats=self._repeats,
+            folder=str(self._folder),
+            spent=self._ledger.spent,
+            judges=self._ledger.judges,
+            reused=self._reused,
+            is_complete=not any(result.outcome == "unrun" for result in results),
+        )
+
+
+def _line(one: Evaluator, new: Scores, usage: RunUsage) -> Line:
+    """Returns the scores of one evaluator for a run's file."""
+    line: Line = {"values": new.values}
+    if new.reasons:
+        line["reasons"] = new.reasons
+    if scales := {name: scale for name, scale in new.scales.items() if scale != one.scale}:
+        line["scales"] = serde.dump(scales)
+    if usage.calls:
+        line["usage"] = serde.dump(usage)
+    return line
+
+
+def _checked(budget: Budget | None) -> Budget | None:
+    if budget is None:
+        return None
+    for name in ("max_cost", "max_tokens", "max_calls", "max_seconds"):
+        limit = getattr(budget, name)
+        if limit is not None and limit <= 0:
+            raise ValueError(f"the budget's {name} must be more than 0, got {limit}")
+    return budget
+
+
+def _known_prices() -> Prices | None:
+    """Returns the prices of the extra `prices`, if it is installed."""
+    if find_spec("genai_prices") is None:
+        return None
+    from ..contrib.prices import cost
+
+    return cost

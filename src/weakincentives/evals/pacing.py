@@ -1,0 +1,335 @@
+"""Keeps all runs of an experiment, and their judges, within one budget and one pace per provider.
+
+`PacedAdapter` wraps an adapter's requests. A request waits while its provider asks for a pause, and
+is counted against the budget before it is sent, with an estimate of its usage.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import inf
+from threading import Lock
+
+from ..adapters.core import Connection, LoopAdapter
+from ..content import MediaSupport
+from ..evaluation.errors import BudgetExceededError, PromptEvaluationError, ThrottleError
+from ..evaluation.inner_loop import ProviderRequest, RunConfig
+from ..evaluation.messages import AssistantMessage
+from ..evaluation.response import AnswerRejected, Delta
+from ..limits import Budget, Prices, RunUsage, TokenUsage
+from ..model_settings import ModelSettings
+from ..prompt.renderer import AnyRenderedPrompt
+
+__all__ = ["Ledger", "Pace", "PacedAdapter"]
+
+type Piece = Delta | AnswerRejected | AssistantMessage
+
+_POLL = 0.05  # seconds between two looks at a pace that is paused
+_RETRIES = {"connection": 2, "server_error": 2, "timeout": 2}
+_FIRST_PAUSE = 1.0  # seconds after a refusal that names no time; doubled each time
+_OUTPUT_TOKENS = 500  # a guess for the first answer of a run
+_CHARACTERS_PER_TOKEN = 4
+_NOTHING = RunUsage()
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The usage of an experiment, with what its open requests will probably use.
+
+    `spent` has the usage of answers, and `judges` the judges' part of it. Threads can share a
+    ledger.
+    """
+
+    budget: Budget | None = None
+    spent: RunUsage = field(default_factory=RunUsage)
+    judges: RunUsage = field(default_factory=RunUsage)
+    is_exhausted: bool = False
+    _reserved: RunUsage = field(default_factory=RunUsage)
+    _lock: Lock = field(default_factory=Lock)
+
+    def reserve(self, estimate: RunUsage) -> bool:
+        """Reserves the estimate; returns false if open requests must end first.
+
+        Raises `BudgetExceededError` if the budget does not allow the request at all.
+        """
+        budget = self.budget
+        if budget is None:
+            return True
+        with self._lock:
+            if limit := _exceeded(budget, self.spent + estimate):
+                self.is_exhausted = True
+                raise BudgetExceededError(
+                    f"the budget of the experiment does not allow another request: {limit}",
+                    phase="limit",
+                    code="budget",
+                    remedy="raise the budget, and start the experiment again to continue it",
+                )
+            if _exceeded(budget, self.spent + self._reserved + estimate):
+                return False
+            self._reserved += estimate
+            return True
+
+    def settle(self, estimate: RunUsage, usage: RunUsage | None, *, is_judge: bool = False) -> None:
+        """Replaces an estimate by the usage, or by nothing if the request failed."""
+        with self._lock:
+            if self.budget is not None:
+                left, open_ = self._reserved, estimate
+                self._reserved = RunUsage(
+                    TokenUsage(
+                        left.usage.input_tokens - open_.usage.input_tokens,
+                        left.usage.output_tokens - open_.usage.output_tokens,
+                    ),
+                    left.calls - open_.calls,
+                    cost=(left.cost or 0.0) - (open_.cost or 0.0),
+                )
+            if usage is not None:
+                self.spent += usage
+                if is_judge:
+                    self.judges += usage
+
+
+def _exceeded(budget: Budget, usage: RunUsage) -> str:
+    tokens = usage.usage
+    for name, limit, amount in (
+        ("max_cost", budget.max_cost, inf if usage.cost is None else usage.cost),
+        ("max_tokens", budget.max_tokens, tokens.total_tokens),
+        ("max_input_tokens", budget.max_input_tokens, tokens.input_tokens),
+        ("max_output_tokens", budget.max_output_tokens, tokens.output_tokens),
+        ("max_calls", budget.max_calls, usage.calls),
+    ):
+        if limit is not None and amount > limit:
+            return f"{name}={limit} would be exceeded with {amount:.6g}"
+    return ""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast one provider may be asked; all runs of an experiment share it.
+
+    After a refusal, no request is sent before the time that the provider names. Then one request is
+    sent, and with each answer one more may be open at the same time.
+    """
+
+    until: float = 0.0
+    limit: int | None = None
+    open: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def enter(self) -> float:
+        """Begins a request and returns 0, or returns how many seconds to wait before trying."""
+        with self._lock:
+            if self.limit is not None:
+                if (left := self.until - time.monotonic()) > 0:
+                    return left
+                if self.open >= self.limit:
+                    return _POLL
+            self.open += 1
+            return 0.0
+
+    def leave(self, *, answered: bool) -> None:
+        """Ends a request."""
+        with self._lock:
+            self.open -= 1
+            if answered and self.limit is not None:
+                self.limit += 1
+
+    def pause(self, seconds: float) -> None:
+        """Stops all requests for this time."""
+        with self._lock:
+            self.until = max(self.until, time.monotonic() + seconds)
+            self.limit = 1
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One request until it is answered: how often it failed, and how long it has waited."""
+
+    failures: int = 0
+    waited: float = 0.0
+
+
+class PacedAdapter(LoopAdapter):
+    """An adapter whose requests keep an experiment's budget and pace.
+
+    A request that the provider refuses because there are too many is sent again after the pause,
+    for at most `max_wait` seconds in all.
+    """
+
+    def __init__(
+        self,
+        adapter: LoopAdapter,
+        ledger: Ledger,
+        pace: Pace,
+        *,
+        prices: Prices | None,
+        max_wait: float,
+        on_wait: Callable[[float], None],
+        is_judge: bool = False,
+    ) -> None:
+        self.inner = adapter.without_retries()
+        self.ledger, self.pace = ledger, pace
+        # each answer's cost is asked for twice, by its run and for the ledger
+        self.prices = prices = lru_cache(maxsize=1_024)(prices) if prices else None
+        self.max_wait, self.on_wait, self.is_judge = max_wait, on_wait, is_judge
+        self.name, self.model = adapter.name, adapter.model
+        super().__init__(clock=adapter.clock)
+        self.config = adapter.config
+        if prices is not None:
+            self.config = replace(self.config, prices=prices)
+
+    def check_settings(self, settings: ModelSettings) -> None:
+        self.inner.check_settings(settings)
+
+    def limited(self, config: RunConfig) -> RunConfig:
+        return self.inner.limited(config)
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return self.inner.supports_dynamic_tools
+
+    @property
+    def media(self) -> MediaSupport:
+        return self.inner.media
+
+    def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
+        size = len(rendered.text) // _CHARACTERS_PER_TOKEN
+        return _PacedConnection(self, self.inner.connect(rendered), size)
+
+
+class _PacedConnection(Connection):
+    """The requests of one evaluation; the size of the last one is the estimate for the next."""
+
+    def __init__(self, adapter: PacedAdapter, inner: Connection, size: int) -> None:
+        self._adapter, self._inner = adapter, inner
+        self.provider_tools = inner.provider_tools
+        self._expected = TokenUsage(size, _OUTPUT_TOKENS)
+
+    def target(self) -> tuple[str, str]:
+        return self._inner.target()
+
+    def fall_back(self, error: PromptEvaluationError, /) -> bool:
+        return self._inner.fall_back(error)
+
+    def arrived(self) -> AssistantMessage | None:
+        return self._inner.arrived()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def _estimate(self) -> RunUsage:
+        adapter = self._adapter
+        if adapter.ledger.budget is None:
+            return _NOTHING
+        model = self.target()[1] or adapter.model
+        cost = adapter.prices(self._expected, model) if adapter.prices else None
+        return RunUsage(self._expected, calls=1, cost=cost)
+
+    def _wait(self, attempt: _Attempt) -> Iterator[float | RunUsage]:
+        """Yields the seconds to wait, and the estimate once the request may be sent."""
+        pace, ledger, estimate = self._adapter.pace, self._adapter.ledger, self._estimate()
+        while True:
+            seconds = pace.enter()
+            if not seconds:
+                try:
+                    is_reserved = ledger.reserve(estimate)
+                except BaseException:
+                    pace.leave(answered=False)
+                    raise
+                if is_reserved:
+                    yield estimate
+                    return
+                pace.leave(answered=False)
+            elif seconds > _POLL:
+                self._adapter.on_wait(seconds)
+            seconds = min(seconds or _POLL, _POLL)
+            attempt.waited += seconds
+            yield seconds
+
+    @contextmanager
+    def _counting(self, attempt: _Attempt, estimate: RunUsage) -> Generator[list[Piece]]:
+        """Counts a request; hides an error after which it is sent again."""
+        adapter, pieces = self._adapter, list[Piece]()
+        usage: RunUsage | None = None
+        try:
+            yield pieces
+            if pieces and isinstance(answer := pieces[-1], AssistantMessage):
+                tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
+                cost = adapter.prices(tokens, model) if adapter.prices else None
+                usage = RunUsage(tokens, calls=1, cost=cost)
+                size = tokens.input_tokens + tokens.output_tokens
+                self._expected = TokenUsage(size, max(tokens.output_tokens, 1))
+        except ThrottleError as error:
+            attempt.failures += 1
+            pause = _FIRST_PAUSE * 2 ** (attempt.failures - 1)
+            if error.retry_after is not None:
+                pause = max(error.retry_after.total_seconds(), 0.0)
+            if attempt.waited + pause > adapter.max_wait or pieces:
+                raise
+            adapter.pace.pause(pause)
+        except PromptEvaluationError as error:
+            attempt.failures += 1
+            if pieces or attempt.failures > _RETRIES.get(error.code, 0):
+                raise
+        finally:
+            adapter.pace.leave(answered=usage is not None)
+            adapter.ledger.settle(estimate, usage, is_judge=adapter.is_judge)
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        *_, answer = self._pieces(lambda: iter((self._inner.ask(request),)))
+        assert isinstance(answer, AssistantMessage)
+        return answer
+
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[Piece]:
+        return self._pieces(lambda: self._inner.ask_stream(request))
+
+    def _pieces(self, ask: Callable[[], Iterator[Piece]]) -> Iterator[Piece]:
+        attempt = _Attempt()
+        while True:
+            estimate = _NOTHING
+            for step in self._wait(attempt):
+                if isinstance(step, RunUsage):
+                    estimate = step
+                else:
+                    time.sleep(step)
+            with self._counting(attempt, estimate) as pieces:
+                for piece in ask():
+                    pieces.append(piece)
+                    yield piece
+                return
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        attempt = _Attempt()
+        while True:
+            estimate = await self._wait_async(attempt)
+            with self._counting(attempt, estimate) as pieces:
+                answer = await self._inner.ask_async(request)
+                pieces.append(answer)
+                return answer
+
+    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[Piece]:
+        attempt = _Attempt()
+        while True:
+            estimate = await self._wait_async(attempt)
+            with self._counting(attempt, estimate) as pieces:
+                async with aclosing(self._inner.ask_stream_async(request)) as stream:
+                    async for piece in stream:
+                        pieces.append(piece)
+                        yield piece
+                return
+
+    async def _wait_async(self, attempt: _Attempt) -> RunUsage:
+        if self._adapter.ledger.budget is None and not self._adapter.pace.enter():
+            return _NOTHING
+        estimate = _NOTHING
+        for step in self._wait(attempt):
+            if isinstance(step, RunUsage):
+                estimate = step
+            else:
+                await asyncio.sleep(step)
+        return estimate

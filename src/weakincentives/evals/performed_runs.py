@@ -1,0 +1,315 @@
+"""`Performer` performs one run with its log in a file, or reads how the file says that it ended."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from traceback import format_exception
+from typing import Any
+from weakref import WeakValueDictionary
+
+from .. import serde
+from ..errors import WeakIncentivesError
+from ..evaluation.approval import Approver
+from ..evaluation.config import RunConfig
+from ..evaluation.errors import BudgetExceededError, PromptEvaluationError
+from ..evaluation.logged_run import ACCEPT, LoggedCall, LoggedRun, Rendered, usage_of
+from ..evaluation.main_loop import ExecutionOptions, MainLoop
+from ..evaluation.stored_log import apply_changes
+from ..filesystem import Filesystem
+from ..filesystem.undo import VersionedFilesystem
+from ..inspection.secrets import mask_secrets
+from ..limits import RunUsage
+from ..model_settings import ModelSettings
+from ..prompt.output import parse_output
+from ..prompt.template import AnyPrompt
+from ..runtime.session import Session
+from .cases import Case
+from .pacing import PacedAdapter
+from .results import Outcome
+from .run_logs import BusyRun, Line, RunFile, RunSink, StoredEnd, stored_end
+from .scores import EvalCall, EvalRun
+
+__all__ = ["Performed", "Performer", "Task"]
+
+_POLL = 0.2  # seconds between two looks at a run that another process performs
+_MAX_ERROR = 4_000  # characters
+_RUN_FAILURES = {"output"}  # the model's own failures among the errors of requests and responses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One run that is to be performed; `description` is the first line of its file."""
+
+    key: str
+    description: Line
+    prompt: AnyPrompt
+    adapter: PacedAdapter
+    case: Case
+    settings: ModelSettings | None = None
+    config: RunConfig | None = None
+    timeout: float | None = None
+    approver: Approver | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Performed:
+    """A run that has been performed, or that was found in its file.
+
+    `stored` are the scores in the file, by the key of their evaluator.
+    """
+
+    outcome: Outcome
+    error: str = ""
+    usage: RunUsage = field(default_factory=RunUsage)
+    seconds: float = 0.0
+    is_reused: bool = False
+    stored: Mapping[str, Line] = field(default_factory=dict[str, Line])
+    file: RunFile | None = None
+    run: EvalRun[Any] | None = None
+
+
+class Performer:
+    """Performs the runs of an experiment in its folder, and those of its judges."""
+
+    def __init__(self, folder: Path, types: Sequence[type[object]]) -> None:
+        self._runs = folder / "runs"
+        self._runs.mkdir(parents=True, exist_ok=True)
+        self._types = types
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
+        self._known = {entry.name for entry in os.scandir(self._runs)}
+
+    @staticmethod
+    def has_files(prompt: AnyPrompt) -> bool:
+        """Whether the prompt has a filesystem for a case's files."""
+        return Filesystem in prompt.resources.by_kind
+
+    @asynccontextmanager
+    async def performing(self, task: Task) -> AsyncGenerator[Performed]:
+        """Yields a run after it has ended, with its resources still open.
+
+        A run that has ended before is not restored; see `restored`.
+        """
+        # another variant can have the same key
+        lock = self._locks.setdefault(task.key, asyncio.Lock())
+        async with lock:
+            path = self._runs / f"{task.key}.jsonl"
+            with RunFile(path, task.description) as file:
+                end = stored_end(path) if path.name in self._known else None
+                while end is None:
+                    try:
+                        file.open()
+                        break
+                    except BusyRun:
+                        await asyncio.sleep(_POLL)
+                        end = stored_end(path)
+                if file.ended is not None:  # another process has performed it meanwhile
+                    end = stored_end(path)
+                if end is not None:
+                    yield _reused(file, end)
+                    return
+                async with task.prompt.resources:
+                    yield await self._perform(task, file)
+
+    async def _perform(self, task: Task, file: RunFile) -> Performed:
+        session, sink = self._begin(task, file)
+        loop = MainLoop(task.adapter)
+        options = ExecutionOptions(
+            session=session,
+            message=task.case.message,
+            settings=task.settings,
+            config=task.config,
+            approver=task.approver,
+            sink=sink,
+        )
+        text, output, error = "", None, None
+        started = perf_counter()
+        try:
+            async with asyncio.timeout(task.timeout):
+                execution = await loop.execute_async(task.prompt, **options)
+            text, output = execution.text, execution.output
+        except Exception as raised:
+            error = raised
+        seconds = perf_counter() - started
+        log = sink.log
+        usage = usage_of(log)
+        outcome = _outcome(error, task.adapter)
+        described = "" if error is None else _describe(error, task.timeout)
+        if outcome == "answered" or _is_final(error):
+            file.end(
+                {"text": text, "state": sink.unstored_state()},
+                {
+                    "outcome": outcome,
+                    "error": described,
+                    "usage": serde.dump(usage),
+                    "seconds": round(seconds, 6),
+                },
+            )
+        return Performed(
+            outcome=outcome,
+            error=described,
+            usage=usage,
+            seconds=seconds,
+            file=file,
+            run=_to_run(
+                log,
+                session,
+                file.files,
+                text=text,
+                output=output,
+                usage=usage,
+                seconds=seconds,
+                error=error,
+            ),
+        )
+
+    @asynccontextmanager
+    async def restored(self, task: Task, performed: Performed) -> AsyncGenerator[EvalRun[Any]]:
+        """Yields a run for evaluators, read from its file if it was not performed now."""
+        if performed.run is not None:
+            yield performed.run
+            return
+        file = performed.file
+        assert file is not None  # a reused run has a file
+        async with task.prompt.resources:
+            if not file.is_open:
+                file.open()
+            session, sink = self._begin(task, file)
+            log = sink.load(LoggedRun())
+            apply_changes(session, file.left.get("state", {}), sink.types)
+            text: str = file.left.get("text", "")
+            declared = task.prompt.structured_output
+            is_answered = performed.outcome == "answered"
+            output = parse_output(text, declared)[0] if declared and is_answered else None
+            error = None if is_answered else WeakIncentivesError(performed.error)
+            yield _to_run(
+                log,
+                session,
+                file.files,
+                text=text,
+                output=output,
+                usage=performed.usage,
+                seconds=performed.seconds,
+                error=error,
+            )
+
+    def _begin(self, task: Task, file: RunFile) -> tuple[Session, RunSink]:
+        """Returns the session and the sink of a run, with the case's state and files."""
+        session = Session(session_id=task.key)
+        task.prompt.declare_state(session)
+        state: dict[type[object], list[object]] = {}
+        for value in task.case.state:
+            state.setdefault(type(value), []).append(value)
+        for kind, values in state.items():
+            session[kind].seed(*values)
+        if self.has_files(task.prompt):
+            files = task.prompt.resources.get(Filesystem)
+            if isinstance(files, VersionedFilesystem):
+                file.files = files
+                for path, content in task.case.files.items():
+                    files.write_bytes(path, content)
+                file.restore_files()
+        return session, RunSink(file, task.key, "", session, self._types)
+
+
+def _reused(file: RunFile, end: StoredEnd) -> Performed:
+    ended = end.ended
+    return Performed(
+        outcome=ended["outcome"],
+        error=ended["error"],
+        usage=serde.parse(RunUsage, ended["usage"]),
+        seconds=ended["seconds"],
+        is_reused=True,
+        stored=end.scores,
+        file=file,
+    )
+
+
+def _outcome(error: Exception | None, adapter: PacedAdapter) -> Outcome:
+    match error:
+        case None:
+            return "answered"
+        case BudgetExceededError() if adapter.ledger.is_exhausted:
+            return "unrun"
+        case PromptEvaluationError(phase="request" | "response", code=code):
+            return "failed" if code in _RUN_FAILURES else "provider"
+        case _:
+            return "failed"
+
+
+def _is_final(error: Exception | None) -> bool:
+    """Whether a run that failed would fail again: the model has failed, and not code or time."""
+    if not isinstance(error, PromptEvaluationError):
+        return False
+    return error.code in _RUN_FAILURES or (
+        error.phase == "limit" and error.code not in ("budget", "deadline")
+    )
+
+
+def _describe(error: Exception, timeout: float | None) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the run did not end within the timeout of {timeout} seconds"
+    if isinstance(error, WeakIncentivesError):
+        text = f"{type(error).__name__}: {error}"
+    else:
+        text = "".join(format_exception(error))
+    return mask_secrets(text)[-_MAX_ERROR:]
+
+
+def _to_run(
+    log: LoggedRun,
+    session: Session,
+    files: Filesystem | None,
+    *,
+    text: str,
+    output: object,
+    usage: RunUsage,
+    seconds: float,
+    error: Exception | None,
+) -> EvalRun[Any]:
+    calls: list[EvalCall] = []
+    opened: dict[str, None] = {}
+    for entry in log.entries:
+        match entry:
+            case LoggedCall() if entry.call.name != ACCEPT:
+                answer = entry.answer
+                calls.append(
+                    EvalCall(
+                        name=entry.call.name,
+                        arguments=_arguments(entry.call.arguments),
+                        text=answer.content,
+                        success=answer.success,
+                    )
+                )
+                if entry.sections is not None:
+                    shown = [section.path for section in entry.sections.shown]
+                    for path in (*shown, *entry.sections.opened):
+                        opened[".".join(path)] = None
+            case Rendered(section_keys=keys):
+                opened.update(dict.fromkeys(keys))
+            case _:
+                pass
+    return EvalRun(
+        output=output,
+        text=text,
+        session=session,
+        files=files,
+        calls=tuple(calls),
+        opened=tuple(opened),
+        log=log,
+        usage=usage,
+        seconds=seconds,
+        error=error,
+    )
+
+
+def _arguments(text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,266 @@
+"""The logs of an experiment's runs: one file of JSON Lines for each run.
+
+A line is the run's description, an entry of its log with the session's and the files' changes, its
+end, or its scores. A run without an end continues where its log stops. An incomplete line at the
+end of a file, left by a process that was killed, is removed.
+"""
+
+import json
+import os
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from .. import serde
+from ..evaluation.logged_run import LoggedEntry, LoggedRun
+from ..evaluation.run_log import RunLog
+from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog
+from ..filesystem.undo import FileChange, VersionedFilesystem
+from ..limits import utc_now
+
+# missing on Windows, where two experiments must not use one folder at the same time
+fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Any: as typeshed has no stub
+
+__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "log_paths", "stored_end"]
+
+type Line = dict[str, Any]  # Any: JSON values
+
+_TAIL = 8_192  # bytes; the end and the scores of most runs are shorter
+_FORMAT = 1
+_PLAIN_ROW = re.compile(rb'\{"path":"[^"\\]*","position":\d+,"line":')
+
+
+class BusyRun(Exception):
+    """Another process is performing this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnd:
+    """How a stored run ended, and its scores by the key of their evaluator."""
+
+    ended: Line
+    scores: Mapping[str, Line]
+
+
+def stored_end(path: Path) -> StoredEnd | None:
+    """Returns how a run ended, from the last lines of its file; `None` if it has not ended."""
+    with suppress(OSError), path.open("rb") as file:
+        size, length = file.seek(0, os.SEEK_END), _TAIL
+        while True:
+            file.seek(max(size - length, 0))
+            end = _end_in(file.read(), whole=length >= size)
+            if end is not None or length >= size:
+                return end
+            length *= 16
+    return None
+
+
+def _end_in(data: bytes, *, whole: bool) -> StoredEnd | None:
+    lines = data.split(b"\n")
+    ended: Line | None = None
+    scores: dict[str, Line] = {}
+    for line in lines if whole else lines[1:]:
+        if line.startswith((b'{"ended"', b'{"scores"')):
+            with suppress(ValueError):
+                value: Line = json.loads(line)
+                ended = value.get("ended", ended)
+                scores |= value.get("scores", {})
+    return None if ended is None else StoredEnd(ended, scores)
+
+
+@dataclass(slots=True)
+class RunFile:
+    """The file of one run, open for one attempt to perform it; it is the run's `LogTable`.
+
+    `description` is the first line. After `open`, `rows` and `changes` contain what earlier
+    attempts stored. For a run that has ended, `ended` says how, and `left` has its text and its
+    last changes of the session. `files` is the run's filesystem, whose changes are stored with each
+    entry.
+    """
+
+    path: Path
+    description: Line
+    rows: list[Row] = field(default_factory=list[Row])
+    changes: list[Line] = field(default_factory=list[Line])
+    left: Line = field(default_factory=dict[str, Any])
+    ended: Line | None = None
+    files: VersionedFilesystem[Any] | None = None  # Any: entries of any filesystem
+    _descriptor: int = -1
+    _version: Any = None  # Any: the filesystem's version at the last entry
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open for an attempt."""
+        return self._descriptor >= 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def open(self) -> Self:
+        """Opens and locks the file, and reads what is in it; raises `BusyRun` if it is locked."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        self._descriptor = os.open(self.path, flags | getattr(os, "O_BINARY", 0), 0o666)
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BusyRun(str(self.path)) from None
+        self._read()
+        return self
+
+    def _read(self) -> None:
+        data = b"".join(iter(lambda: os.read(self._descriptor, 1 << 20), b""))
+        kept, is_described = 0, False
+        for text in data.splitlines(keepends=True):
+            try:
+                line: Line = json.loads(text)
+                if kept:
+                    self._add(line)
+                elif line.get("run", {}).get("format") != _FORMAT:
+                    break
+            except (ValueError, LookupError, AttributeError, TypeError):
+                break
+            kept, is_described = kept + len(text), True
+        if kept < len(data):
+            os.ftruncate(self._descriptor, kept)
+        elif data and not data.endswith(b"\n"):
+            self._write(b"\n")
+        if not is_described:
+            description = {"run": {"format": _FORMAT, **self.description}}
+            self._write(json.dumps(description).encode() + b"\n")
+        if self.ended is None:
+            self._drop_failure()
+
+    def _add(self, line: Line) -> None:
+        if "path" in line:
+            row = Row(line["path"], line["position"], serde.dump_json(line["line"]))
+            self._drop(row.path, row.position)
+            self.rows.append(row)
+            self.changes.append(line.get("files") or {})
+        self.left = line.get("left", self.left)
+        self.ended = line.get("ended", self.ended)
+
+    def _drop(self, path: str, start: int) -> None:
+        """Removes the rows that a new row replaces, as `LogTable.append` says."""
+        last = next((row for row in reversed(self.rows) if row.path == path), None)
+        if last is None or last.position < start:
+            return
+        kept = [
+            (row, files)
+            for row, files in zip(self.rows, self.changes, strict=True)
+            if not (row.path == path and row.position >= start)
+            and not (path and start == 0 and row.path.startswith(path))
+        ]
+        self.rows, self.changes = [row for row, _ in kept], [files for _, files in kept]
+
+    def _drop_failure(self) -> None:
+        """Removes a last answer that is a failure or cut off, so that it is requested again."""
+        while self.rows and self.rows[-1].path == "":
+            entry = json.loads(self.rows[-1].line)["entry"]
+            reply = entry.get("reply", {})
+            if entry["kind"] != "answered" or reply.get("fell_back"):
+                break
+            if reply["kind"] != "failure" and reply["finish"] in ("stop", "tool_calls", "pause"):
+                break
+            self.rows.pop()
+            self.changes.pop()
+
+    def restore_files(self) -> None:
+        """Applies the stored changes to `files`, which has its initial content."""
+        if (files := self.files) is None:
+            return
+        for changes in self.changes:
+            for path, content in changes.items():
+                match content:
+                    case None:
+                        with suppress(FileNotFoundError):
+                            files.delete(path, recursive=True)
+                    case True:
+                        files.mkdir(path)
+                    case _:
+                        files.write_bytes(path, b64decode(content))
+        self._version = files.snapshot()
+
+    def begin(self, run_id: str, version: str) -> NewAttempt:
+        """Implements `LogTable.begin`."""
+        return NewAttempt(1, utc_now(), self.rows)
+
+    def append(self, run_id: str, attempt: int, rows: Sequence[Row], *, first: bool) -> None:
+        """Implements `LogTable.append`."""
+        text = ""
+        for number, (path, position, line) in enumerate(rows):
+            text += f'{{"path":{json.dumps(path)},"position":{position},"line":{line}'
+            if self.files is not None and not path and not number:
+                text += self._file_changes()
+            text += "}\n"
+        self._write(text.encode("utf-8", "surrogatepass"))
+
+    def _file_changes(self) -> str:
+        """Returns the part of a line with the files that have changed since the last one."""
+        assert self.files is not None
+        changes = {change.path: _content(change) for change in self.files.changes(self._version)}
+        if not changes:
+            return ""
+        self._version = self.files.snapshot()
+        return f',"files":{json.dumps(changes)}'
+
+    def transact(
+        self, name: str, place: Place, perform: Callable[[], bool], append: Callable[[], None]
+    ) -> None:
+        """Implements `LogTable.transact`; the tool's database has its own transaction."""
+        perform()
+        append()
+
+    def end(self, left: Mapping[str, object], ended: Mapping[str, object]) -> None:
+        """Stores what the run has left, and how it ended."""
+        self._write(f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n".encode())
+
+    def add_scores(self, scores: Mapping[str, Line]) -> None:
+        """Stores scores, by the key of their evaluator."""
+        self._write(f"{json.dumps({'scores': scores})}\n".encode())
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def _content(change: FileChange) -> str | Literal[True] | None:
+    match change.after:
+        case bytes() as data:
+            return b64encode(data).decode()
+        case "directory":
+            return True
+        case _:
+            return None
+
+
+class RunSink(StoredLog):
+    """The log sink of a run; `root` is the log that it stores."""
+
+    root: RunLog | None = None
+
+    def append(self, log: RunLog, entries: Sequence[LoggedEntry], /) -> None:
+        if log.caller is None:
+            self.root = log
+        super().append(log, entries)
+
+    @property
+    def log(self) -> LoggedRun:
+        """The run's log as a value."""
+        return LoggedRun() if self.root is None else self.root.to_value()
+
+
+def log_paths(folder: Path) -> Iterator[Path]:
+    """Yields the files of all runs in an experiment's folder."""
+    yield from sorted((folder / "runs").glob("*.jsonl"))
