@@ -6,7 +6,7 @@ answer. A run that has ended there is not performed again, and one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
 from .evaluator_keys import key_of
+from .explanations import Explanations, store_parts
 from .keys import case_digests, combined, digest, prompt_parts, variant_parts
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
@@ -149,8 +150,9 @@ class _Arm:
     settings: ModelSettings | None
     tag: str
     parts: Mapping[str, str]
-    prompts: dict[AnyTemplate, tuple[AnyPrompt, str, Mapping[str, str]]] = field(
-        default_factory=dict[AnyTemplate, tuple[AnyPrompt, str, Mapping[str, str]]]
+    folder: Path
+    prompts: dict[AnyTemplate, tuple[AnyPrompt, str]] = field(
+        default_factory=dict[AnyTemplate, tuple[AnyPrompt, str]]
     )
 
     @property
@@ -168,8 +170,10 @@ class _Arm:
             base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
             base = base.for_run()  # reads the overrides only once
             parts = {**prompt_parts(base), **self.parts}
-            known = self.prompts[template] = base, digest(parts), parts
-        base, variant, _ = known
+            variant = digest(parts)
+            store_parts(self.folder, variant, parts)
+            known = self.prompts[template] = base, variant
+        base, variant = known
         if given is self.target:
             return base.for_run().bind(*case.params, resources={}), variant
         if isinstance(given, PromptTemplate):
@@ -203,7 +207,10 @@ class _Evaluation:
         self._infos: dict[str, EvaluatorInfo] = {}
         self._arms = self._prepare(target)
         self._digests = self._check_cases()
-        self._performer = Performer(folder, tuple(options.get("types", ())))
+        types = tuple(options.get("types", ()))
+        self._performer = Performer(folder / "runs", types)
+        self._judging = Performer(folder / "judges", types)
+        self._explanations = Explanations(folder) if options.get("explain") else None
         self._total = len(self._arms) * len(dataset) * self._repeats
         self._done = self._reused = self._failures = 0
         self._asked = Counter[str]()
@@ -226,7 +233,7 @@ class _Evaluation:
             settings = common if settings is None else settings.over(common)
         of_template = target.settings if isinstance(target, PromptTemplate) else None
         parts = variant_parts(adapter.inner, self._options.get("config"), (settings, of_template))
-        return _Arm(variant.name, target, adapter, settings, variant.tag, parts)
+        return _Arm(variant.name, target, adapter, settings, variant.tag, parts, self._folder)
 
     def _paced(self, model: object, *, is_judge: bool = False) -> PacedAdapter:
         adapter = adapter_for(model) if model is None or isinstance(model, str) else model
@@ -314,7 +321,7 @@ class _Evaluation:
         arm, index, repeat = self._job(number)
         case, (given, judged) = self._dataset[index], self._digests[index]
         prompt, variant = arm.prompt(case)
-        key = combined(variant, given, str(repeat))
+        key = combined(variant, case.id, given, str(repeat))
         description = {
             "case": case.id,
             "repeat": repeat,
@@ -335,6 +342,8 @@ class _Evaluation:
         if self._is_over():
             return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)
         async with self._performer.performing(task) as performed:
+            if self._explanations is not None and not performed.is_reused:
+                self._explanations.add(arm.name, case.id, repeat, (variant, given))
             self._reused += performed.is_reused
             scores, judges = await self._scores(task, judged, performed)
             self._failures += performed.outcome != "answered"
@@ -407,8 +416,8 @@ class _Evaluation:
                 case=replace(params, params=()),
             )
             async with (
-                self._performer.performing(task) as performed,
-                self._performer.restored(task, performed) as answer,
+                self._judging.performing(task) as performed,
+                self._judging.restored(task, performed) as answer,
             ):
                 used += performed.usage
                 if answer.error is not None:
@@ -504,7 +513,15 @@ class _Evaluation:
             judges=self._ledger.judges,
             reused=self._reused,
             is_complete=not any(result.outcome == "unrun" for result in results),
+            notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
         )
+
+    def _notes(self, names: Collection[str]) -> Iterator[str]:
+        if self._explanations is not None:
+            yield from self._explanations.notes()
+        if others := len(self._performer.known - names):
+            runs = "1 run that is" if others == 1 else f"{others} runs that are"
+            yield f"the folder also has {runs} not of this experiment"
 
 
 def _line(one: Evaluator, new: Scores, usage: RunUsage) -> Line:

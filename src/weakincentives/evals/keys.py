@@ -28,9 +28,9 @@ def digest(*values: object) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def combined(*digests: str) -> str:
-    """Returns a digest of digests."""
-    return sha256(" ".join(digests).encode()).hexdigest()[:24]
+def combined(*texts: str) -> str:
+    """Returns a digest of texts, such as digests."""
+    return sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
 def _stable(value: object) -> object:

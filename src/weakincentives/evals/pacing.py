@@ -133,7 +133,7 @@ class Pace:
         """Ends a request."""
         with self._lock:
             self.open -= 1
-            if answered and self.limit is not None:
+            if answered and self.limit is not None and time.monotonic() >= self.until:
                 self.limit += 1
 
     def pause(self, seconds: float) -> None:

@@ -74,14 +74,14 @@ class Performed:
 
 
 class Performer:
-    """Performs the runs of an experiment in its folder, and those of its judges."""
+    """Performs runs, whose files are in one folder; `known` are the names of those that it had."""
 
     def __init__(self, folder: Path, types: Sequence[type[object]]) -> None:
-        self._runs = folder / "runs"
+        self._runs = folder
         self._runs.mkdir(parents=True, exist_ok=True)
         self._types = types
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
-        self._known = {entry.name for entry in os.scandir(self._runs)}
+        self.known = {entry.name for entry in os.scandir(self._runs)}
 
     @staticmethod
     def has_files(prompt: AnyPrompt) -> bool:
@@ -99,7 +99,7 @@ class Performer:
         async with lock:
             path = self._runs / f"{task.key}.jsonl"
             with RunFile(path, task.description) as file:
-                end = stored_end(path) if path.name in self._known else None
+                end = stored_end(path) if path.name in self.known else None
                 while end is None:
                     try:
                         file.open()

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -27,7 +27,7 @@ from ..limits import utc_now
 # missing on Windows, where two experiments must not use one folder at the same time
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Any: as typeshed has no stub
 
-__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "log_paths", "stored_end"]
+__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "stored_end"]
 
 type Line = dict[str, Any]  # Any: JSON values
 
@@ -249,6 +249,11 @@ class RunSink(StoredLog):
     """The log sink of a run; `root` is the log that it stores."""
 
     root: RunLog | None = None
+    _loaded = LoggedRun()
+
+    def load(self, record: LoggedRun, /) -> LoggedRun:
+        self._loaded = super().load(record)
+        return self._loaded
 
     def append(self, log: RunLog, entries: Sequence[LoggedEntry], /) -> None:
         if log.caller is None:
@@ -258,9 +263,4 @@ class RunSink(StoredLog):
     @property
     def log(self) -> LoggedRun:
         """The run's log as a value."""
-        return LoggedRun() if self.root is None else self.root.to_value()
-
-
-def log_paths(folder: Path) -> Iterator[Path]:
-    """Yields the files of all runs in an experiment's folder."""
-    yield from sorted((folder / "runs").glob("*.jsonl"))
+        return self._loaded if self.root is None else self.root.to_value()

@@ -1,0 +1,695 @@
+"""`evaluate` runs each case as often as it says, and never pays twice for what its folder has."""
+
+import asyncio
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from support.eval_models import (
+    FunctionAdapter,
+    Note,
+    Question,
+    calls,
+    echo,
+    failed,
+    is_right,
+    notebook,
+    question_cases,
+    questions,
+    say,
+    throttled,
+    turn_of,
+    write_notes,
+)
+from weakincentives.evals import (
+    Case,
+    Dataset,
+    EvalRun,
+    Experiment,
+    Progress,
+    Variant,
+    evaluate,
+    evaluate_async,
+    evaluator,
+)
+from weakincentives.evaluation.config import RunConfig
+from weakincentives.evaluation.inner_loop import ProviderRequest
+from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.limits import Budget, TokenUsage
+from weakincentives.model_settings import ModelSettings
+from weakincentives.prompt import MarkdownSection, PromptTemplate
+
+
+def values(experiment: Experiment, variant: str = "base", score: str = "is_right") -> list[Any]:
+    return [result.scores.get(score) for result in experiment[variant].results]
+
+
+# --- what is asked, and what is reused
+
+
+def test_each_case_has_a_run_for_each_repeat_and_none_is_asked_again(tmp_path: Path) -> None:
+    numbers = iter(range(100))
+    model = FunctionAdapter(lambda *_: say(f"q{next(numbers)}"))
+
+    def run(repeats: int) -> list[str]:
+        result = evaluate(
+            questions(),
+            question_cases(2),
+            evaluators=[evaluator(name="text")(lambda case, run: run.text)],
+            model=model,
+            repeats=repeats,
+            folder=tmp_path,
+        )
+        assert [one.repeat for one in result["base"].results] == [*range(repeats)] * 2
+        return values(result, score="text")
+
+    five = run(5)
+    assert len(set(five)) == 10
+    assert run(5) == five and model.asked == 10
+    eight = run(8)
+    assert model.asked == 16
+    assert run(5) == five == eight[:5] + eight[8:13] and model.asked == 16
+
+
+def test_another_model_asks_again(tmp_path: Path) -> None:
+    first, second = FunctionAdapter(echo, model="a"), FunctionAdapter(echo, model="b")
+    for model in (first, second, first, second):
+        evaluate(questions(), question_cases(10), model=model, folder=tmp_path)
+    assert (first.asked, second.asked) == (10, 10)
+
+
+def described(text: str) -> PromptTemplate[None]:
+    def find(key: str) -> str:
+        return key
+
+    find.__doc__ = text
+    return PromptTemplate(
+        ns="evals",
+        key="tools",
+        sections=[MarkdownSection[Question](title="Q", template="$text", tools=[find], key="q")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "part"),
+    [
+        ({"settings": ModelSettings(temperature=0)}, {"settings": ModelSettings(temperature=0.7)},
+         "setting temperature"),
+        ({}, {"settings": ModelSettings(tool_choice="none")}, "setting tool_choice"),
+        ({}, {"settings": ModelSettings(max_output_tokens=9)}, "setting max_output_tokens"),
+        ({}, {"config": RunConfig(max_turns=3)}, "limits"),
+        ({"target": described("Find.")}, {"target": described("Look up.")}, "tool find"),
+        ({}, {"target": questions(text="Now answer: $text")}, "section question"),
+        ({"target": PromptTemplate[str](ns="a", key="b")}, {"target": PromptTemplate[list[str]](ns="a", key="b")},
+         "output"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_whatever_can_change_an_answer_is_asked_again_and_named(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], part: str
+) -> None:
+    model = FunctionAdapter(lambda *_: say('{"items": ["x"]}'))
+    cases = [Case(id="1", params=(Question("q1"),)), Case(id="2", params=(Question("q2"),))]
+
+    def run(options: dict[str, Any]) -> Experiment:
+        given = dict(options)
+        target = given.pop("target", questions())
+        asked = cases if target.registry.params_types else [Case(id="1"), Case(id="2")]
+        return evaluate(target, asked, model=model, folder=tmp_path, explain=True, **given)
+
+    assert not run(before).notes
+    changed = run(after)
+    assert model.asked == 4
+    (explanation,) = [note for note in changed.notes if "new" in note]
+    assert "2 runs of variant 'base' are new" in explanation and part in explanation
+    assert not [note for note in run(after).notes if "new" in note]
+    assert model.asked == 4
+
+
+def test_a_changed_case_is_named_as_the_reason(tmp_path: Path) -> None:
+    model = FunctionAdapter(echo)
+    evaluate(questions(), question_cases(2), model=model, folder=tmp_path)
+    cases = [question_cases(2)[0], Case(id="1", params=(Question("another"),))]
+    result = evaluate(questions(), cases, model=model, folder=tmp_path, explain=True)
+    assert model.asked == 3
+    assert [note for note in result.notes if "1 run of variant 'base' is new: the case" in note]
+
+
+def test_time_limits_and_concurrency_do_not_ask_again(tmp_path: Path) -> None:
+    model = FunctionAdapter(echo)
+    for options in (
+        {"timeout": 5.0, "concurrency": 1},
+        {"timeout": 60.0, "concurrency": 4},
+        {"settings": ModelSettings(timeout=3)},
+        {"prices": lambda usage, model: 0.1, "budget": Budget(max_cost=5)},
+    ):
+        evaluate(questions(), question_cases(3), model=model, folder=tmp_path, **options)  # type: ignore[misc]
+    assert model.asked == 3
+
+
+CALLED = list[str]()  # not in the evaluator's closure, which is part of its key
+
+
+def test_a_changed_evaluator_scores_again_without_asking(tmp_path: Path) -> None:
+    model, called = FunctionAdapter(echo), CALLED
+    CALLED.clear()
+
+    def length(limit: int) -> Any:
+        @evaluator(name="short", settings=limit)
+        def short(case: Case, run: EvalRun) -> bool:
+            CALLED.append(case.id)
+            return len(run.text) < limit
+
+        return short
+
+    def run(limit: int, cases: list[Case]) -> list[Any]:
+        result = evaluate(
+            questions(), cases, evaluators=[length(limit)], model=model, folder=tmp_path
+        )
+        return values(result, score="short")
+
+    cases = question_cases(3)
+    assert run(2, cases) == [False] * 3 and run(2, cases) == [False] * 3
+    assert len(called) == 3
+    assert run(9, cases) == [True] * 3
+    assert len(called) == 6
+    run(9, [replace(case, expected="another") for case in cases])
+    assert len(called) == 9 and model.asked == 3
+
+
+# --- what ends early
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_an_experiment_that_was_stopped_continues(tmp_path: Path) -> None:
+    def numbered(case: Case, run: EvalRun) -> float:
+        return len(case.id) * 0.1
+
+    def run(folder: Path, stops: bool) -> tuple[Experiment | None, int]:
+        count = 0
+
+        def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+            nonlocal count
+            if stops and count == 37:
+                raise Stop
+            count += 1
+            return echo(request, text)
+
+        model = FunctionAdapter(answer)
+        try:
+            result = evaluate(
+                questions(),
+                question_cases(100),
+                evaluators=[is_right, numbered],
+                model=model,
+                concurrency=4,
+                folder=folder,
+            )
+        except BaseExceptionGroup as stopped:
+            assert stopped.subgroup(Stop)
+            return None, count
+        return result, count
+
+    assert run(tmp_path / "cut", stops=True)[0] is None
+    resumed, asked = run(tmp_path / "cut", stops=False)
+    uncut, _ = run(tmp_path / "uncut", stops=False)
+    assert asked <= 63 + 4
+    assert resumed is not None and uncut is not None
+    assert without_times(resumed) == without_times(uncut)
+    assert 100 - 4 <= resumed.reused + asked <= 100  # some had an answer, but no end
+    assert resumed.spent.calls == asked
+
+
+def without_times(experiment: Experiment) -> Any:
+    return [
+        (variant.name, [replace(result, seconds=0.0) for result in variant.results], variant.usage)
+        for variant in experiment.variants.values()
+    ]
+
+
+def notes_written(case: Case, run: EvalRun) -> dict[str, Any]:
+    """Returns what the run has left, in its session, its files and its log."""
+    assert run.files is not None
+    return {
+        "notes": " ".join(note.text for note in run.session[Note].all()),
+        "file": run.files.read_text("notes.txt"),
+        "given": run.files.read_text("given.txt"),
+        "calls": " ".join(call.name for call in run.calls),
+        "opened": " ".join(run.opened),
+        "output": f"{run.output}",
+        "entries": float(len(run.log.entries)),
+    }
+
+
+def test_a_log_cut_at_any_byte_ends_like_the_uncut_run(tmp_path: Path) -> None:
+    case = Case(id="1", params=(Question("the sky"),), files={"given.txt": b"given"})
+
+    def run(folder: Path) -> tuple[Any, int]:
+        model = FunctionAdapter(write_notes)
+        result = evaluate(
+            notebook(), [case], evaluators=[notes_written], model=model, folder=folder
+        )
+        return without_times(result), model.asked
+
+    expected, asked = run(tmp_path / "uncut")
+    assert asked == 5
+    (result,) = expected[0][1]
+    assert result.scores["notes_written.file"] == "first\nsecond\n", result
+    (log,) = (tmp_path / "uncut/runs").iterdir()
+    data = log.read_bytes()
+    assert len(data) <= 20_000
+    ends = [index for index, byte in enumerate(data) if byte == ord("\n")]
+    cuts = {0, *(end + step for end in ends for step in (-1, 0, 1)), len(data)}
+    cuts |= set(Random(7).sample(range(len(data)), 60))
+    for cut in sorted(cuts):
+        folder = tmp_path / f"cut-{cut}"
+        (folder / "runs").mkdir(parents=True)
+        (folder / "runs" / log.name).write_bytes(data[:cut])
+        answers = len(answered_in(data[:cut]))
+        again, asked = run(folder)
+        assert again == expected, cut
+        assert asked == 5 - answers, cut
+        assert run(folder) == (expected, 0)
+        shutil.rmtree(folder)
+
+
+def answered_in(data: bytes) -> list[Any]:
+    answers = list[Any]()
+    for line in data.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if entry.get("line", {}).get("entry", {}).get("kind") == "answered":
+            answers.append(entry)
+    return answers
+
+
+def test_failures_of_a_provider_and_cut_answers_are_asked_again(tmp_path: Path) -> None:
+    broken = True
+
+    def answer(request: ProviderRequest, text: str) -> Any:
+        if not broken or "q0" in text:
+            return echo(request, text)
+        if "q1" in text:
+            return failed("server_error")
+        if "q2" in text:
+            return AssistantMessage(text="half", finish="error", usage=TokenUsage(10, 5))
+        if "q3" in text:
+            return AssistantMessage(text="half", finish="length", usage=TokenUsage(10, 5))
+        return AssistantMessage(text="no", finish="refusal", usage=TokenUsage(10, 5))
+
+    model = FunctionAdapter(answer)
+
+    def run() -> Experiment:
+        return evaluate(
+            questions(), question_cases(5), evaluators=[is_right], model=model, folder=tmp_path
+        )
+
+    first = run()
+    assert [one.outcome for one in first["base"].results] == ["answered", *["provider"] * 4]
+    assert values(first) == [True, None, None, None, None]
+    assert first["base"].summary("is_right").errors == 4
+    broken, asked = False, model.asked
+    second = run()
+    assert values(second) == [True] * 5 and second.reused == 1
+    assert model.asked == asked + 4
+
+
+def test_a_failing_run_does_not_end_the_others(tmp_path: Path) -> None:
+    def answer(request: ProviderRequest, text: str) -> Any:
+        if "q4" in text:
+            raise ZeroDivisionError("the adapter has a bug")
+        return echo(request, text)
+
+    result = evaluate(
+        questions(), question_cases(10), evaluators=[is_right], model=FunctionAdapter(answer)
+    )
+    outcomes = Counter(one.outcome for one in result["base"].results)
+    assert outcomes == {"answered": 9, "failed": 1}
+    assert "ZeroDivisionError: the adapter has a bug" in result["base"].results[4].error
+    assert "Traceback" in result["base"].results[4].error
+    assert values(result) == [True] * 4 + [None] + [True] * 5
+
+
+def test_a_run_that_does_not_end_in_time_frees_its_worker_and_is_not_kept(tmp_path: Path) -> None:
+    cancelled = list[bool]()
+
+    async def wait(context: Any = None) -> str:
+        """Wait."""
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+        return "late"
+
+    template = PromptTemplate(
+        ns="evals",
+        key="slow",
+        sections=[MarkdownSection[Question](title="Q", template="$text", tools=[wait], key="q")],
+    )
+
+    def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        slow = "q0" in text and not turn_of(request)
+        return calls(("wait", "{}")) if slow else say("done")
+
+    started = time.monotonic()
+    result = evaluate(
+        template,
+        question_cases(3),
+        model=FunctionAdapter(answer),
+        concurrency=1,
+        timeout=0.5,
+        folder=tmp_path,
+    )
+    assert time.monotonic() - started < 2
+    assert [one.outcome for one in result["base"].results] == ["failed", "answered", "answered"]
+    assert result["base"].results[0].error == (
+        "the run did not end within the timeout of 0.5 seconds"
+    )
+    assert cancelled == [True]
+    assert (
+        evaluate(
+            template, question_cases(3), model=FunctionAdapter(answer), timeout=0.5, folder=tmp_path
+        ).reused
+        == 2
+    )
+
+
+# --- order, isolation and checks
+
+
+def test_results_are_in_the_order_of_the_dataset_whatever_ends_first() -> None:
+    random = Random(3)
+
+    async def answer(request: ProviderRequest, text: str) -> Any:
+        await asyncio.sleep(random.random() / 100)
+        return (
+            failed("authentication")
+            if text.endswith("q7\n\n## 2. Rules\n\nBe brief.")
+            else echo(request, text)
+        )
+
+    result = evaluate(
+        questions(),
+        question_cases(200),
+        evaluators=[is_right],
+        model=FunctionAdapter(answer),
+        concurrency=16,
+    )
+    assert [one.case for one in result["base"].results] == [str(number) for number in range(200)]
+    assert [one.case for one in result["base"].results if one.error] == ["7"]
+    assert sum(map(bool, values(result))) == 199
+
+
+def test_cases_do_not_see_each_other(tmp_path: Path) -> None:
+    def left(case: Case, run: EvalRun) -> str:
+        assert run.files is not None
+        return f"{run.files.read_text('notes.txt')}/{len(run.session[Note].all())}"
+
+    def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        name = text.partition("about ")[2].partition(".")[0]
+        if turn_of(request):
+            return say('{"text": "x", "notes": 1}')
+        return calls(("note", json.dumps({"text": name})))
+
+    cases = question_cases(12)
+    for order in (cases, cases[::-1]):
+        result = evaluate(
+            notebook(), order, evaluators=[left], model=FunctionAdapter(answer), concurrency=12
+        )
+        by_id = {one.case: one.scores["left"] for one in result["base"].results}
+        assert by_id == {case.id: f"q{case.id}\n/1" for case in cases}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"repeats": 0}, "repeats must be at least 1, got 0"),
+        ({"repeats": -1}, "repeats must not be negative, got -1"),
+        ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
+        ({"budget": Budget(max_cost=0)}, "max_cost must be more than 0, got 0"),
+        ({"budget": Budget(max_cost=1.0)}, "the price of 'm' is unknown"),
+        ({"variants": [Variant(name="a"), Variant(name="a")]}, "two variants have the name 'a'"),
+        ({"evaluators": [is_right, is_right]}, "two evaluators have the name 'is_right'"),
+        ({"cases": []}, "has no cases"),
+        ({"cases": [Case(id="1"), Case(id="2")]}, r"2 cases cannot be run:\ncase '1': the prompt needs params of Question\ncase '2'"),
+        ({"cases": [Case(id="1", params=(Note("x"),))]}, "No section uses Note"),
+        ({"cases": [replace(question_cases(1)[0], files={"a": b""})]}, "no filesystem"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_work_is_rejected_before_the_first_request(
+    options: dict[str, Any], message: str
+) -> None:
+    model = FunctionAdapter(echo)
+    given = dict(options)
+    cases = given.pop("cases", question_cases(1))
+    with pytest.raises(ValueError, match=message):
+        evaluate(questions(), cases, model=model, **given)
+    assert model.asked == 0
+
+
+def test_evaluate_in_a_running_loop_names_the_async_function() -> None:
+    async def main() -> Experiment:
+        with pytest.raises(RuntimeError, match="await evaluate_async"):
+            evaluate(questions(), question_cases(1), model=FunctionAdapter(echo))
+        return await evaluate_async(questions(), question_cases(1), model=FunctionAdapter(echo))
+
+    assert len(asyncio.run(main())["base"].results) == 1
+
+
+# --- budget and pace
+
+PRICE = 0.01
+
+
+def price(usage: TokenUsage, model: str) -> float | None:
+    return usage.total_tokens * PRICE / 15 if model == "m" else None
+
+
+def test_the_budget_holds_for_all_runs_together_and_inside_a_run() -> None:
+    async def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        await asyncio.sleep(0.001)
+        return calls(("note", '{"text": "again"}'))
+
+    model = FunctionAdapter(answer)
+    result = evaluate(
+        notebook(),
+        question_cases(16),
+        model=model,
+        concurrency=16,
+        prices=price,
+        budget=Budget(max_cost=50 * PRICE),
+    )
+    assert 40 <= model.asked <= 51  # the estimate of a run's first request is rough
+    assert result.spent.cost is not None and result.spent.cost <= 51 * PRICE
+    assert not result.is_complete
+    assert {one.outcome for one in result["base"].results} == {"unrun"}
+    assert "raise the budget" in result["base"].results[0].error
+
+
+def test_a_budget_of_tokens_works_without_prices() -> None:
+    model = FunctionAdapter(echo)
+    result = evaluate(
+        questions(), question_cases(200), model=model, budget=Budget(max_tokens=1_500)
+    )
+    assert not result.is_complete and 1_500 - 600 <= result.spent.usage.total_tokens <= 1_500
+
+
+def test_what_is_spent_now_is_not_what_the_runs_cost(tmp_path: Path) -> None:
+    model = FunctionAdapter(echo)
+    for count, spent in ((3, 3), (4, 1), (4, 0)):
+        result = evaluate(
+            questions(), question_cases(count), model=model, prices=price, folder=tmp_path
+        )
+        assert result.spent.calls == spent
+        assert result["base"].usage.cost == pytest.approx(count * PRICE)
+        assert result["base"].usage.calls == count
+
+
+def test_cached_tokens_are_part_of_the_input() -> None:
+    def full_price(usage: TokenUsage, model: str) -> float:
+        fresh = usage.input_tokens - usage.cached_tokens
+        return fresh * 1.0 + usage.cached_tokens * 0.1 + usage.output_tokens * 2.0
+
+    usage = TokenUsage(10, 20, cached_tokens=5)
+    result = evaluate(
+        questions(),
+        question_cases(1),
+        model=FunctionAdapter(lambda *_: say("x", usage)),
+        prices=full_price,
+    )
+    assert result.spent.usage.total_tokens == 30
+    assert result.spent.cost == pytest.approx(5 + 0.5 + 40)
+
+
+def test_an_unknown_price_is_never_zero() -> None:
+    result = evaluate(
+        questions(), question_cases(2), model=FunctionAdapter(echo, model="x"), prices=price
+    )
+    assert result.spent.cost is None and result["base"].usage.cost is None
+
+
+def test_all_workers_pause_when_one_is_refused() -> None:
+    times = list[float]()
+    refused = list[float]()
+
+    async def answer(request: ProviderRequest, text: str) -> Any:
+        times.append(time.monotonic())
+        number = len(times)
+        await asyncio.sleep(0.01)
+        if number == 20:
+            refused.append(time.monotonic())
+            return throttled(0.6)
+        return echo(request, text)
+
+    waits = list[Progress]()
+    result = evaluate(
+        questions(),
+        question_cases(60),
+        evaluators=[is_right],
+        model=FunctionAdapter(answer),
+        concurrency=16,
+        progress=waits.append,
+    )
+    assert values(result) == [True] * 60
+    later = [at - refused[0] for at in times if at > refused[0]]  # those before had begun
+    assert min(later) >= 0.6
+    assert sum(at < min(later) + 0.009 for at in later) == 1  # then one, not all of them
+    assert any(progress.waiting_until for progress in waits)
+
+
+def test_a_pause_that_is_too_long_is_a_failure_of_the_provider(tmp_path: Path) -> None:
+    refuses = True
+
+    def answer(request: ProviderRequest, text: str) -> Any:
+        return throttled(3600) if refuses and "q1" in text else echo(request, text)
+
+    model = FunctionAdapter(answer)
+    started = time.monotonic()
+    options: dict[str, Any] = {"model": model, "folder": tmp_path, "concurrency": 1}
+    result = evaluate(questions(), question_cases(3), **options)
+    assert time.monotonic() - started < 2
+    assert [one.outcome for one in result["base"].results] == ["answered", "provider", "answered"]
+    refuses = False
+    assert evaluate(questions(), question_cases(3), **options).reused == 2
+
+
+def test_a_request_that_is_refused_at_random_has_one_result() -> None:
+    random = Random(5)
+
+    def answer(request: ProviderRequest, text: str) -> Any:
+        return throttled(0.001) if random.random() < 0.3 else echo(request, text)
+
+    result = evaluate(
+        questions(),
+        question_cases(30),
+        evaluators=[is_right],
+        model=FunctionAdapter(answer),
+        repeats=2,
+        concurrency=8,
+    )
+    pairs = [(one.case, one.repeat) for one in result["base"].results]
+    assert len(pairs) == len(set(pairs)) == 60
+    assert values(result) == [True] * 60 and result.spent.calls == 60
+
+
+# --- variants
+
+
+def test_variants_run_beside_each_other_on_the_same_cases(tmp_path: Path) -> None:
+    loud = questions(text="Answer loudly: $text")
+    result = evaluate(
+        questions(),
+        question_cases(3),
+        evaluators=[is_right],
+        model=FunctionAdapter(echo),
+        variants=[
+            Variant(name="plain"),
+            Variant(name="loud", prompt=loud),
+            Variant(name="other", model=FunctionAdapter(lambda *_: say("?"), model="n")),
+        ],
+        folder=tmp_path,
+    )
+    assert values(result, "plain") == [True] * 3
+    assert values(result, "other") == [False] * 3
+    assert result["loud"].cases == result["plain"].cases
+    assert result["other"].settings["model"] == "n"
+
+
+def test_a_function_makes_the_prompt_of_each_case() -> None:
+    template = questions()
+    model = FunctionAdapter(echo)
+    result = evaluate(
+        lambda case: template.bind(Question(f"{case.message}!")),
+        Dataset([Case(id="a", message="hello")]),
+        evaluators=[evaluator(name="text")(lambda case, run: run.text)],
+        model=model,
+    )
+    assert values(result, score="text") == ["hello!"]
+
+
+def test_two_experiments_in_one_folder_at_once_keep_their_own_results(tmp_path: Path) -> None:
+    model = FunctionAdapter(echo)
+
+    async def main() -> list[Experiment]:
+        return await asyncio.gather(
+            *[
+                evaluate_async(
+                    questions(text=f"{number}. Answer: $text"),
+                    question_cases(5),
+                    evaluators=[is_right],
+                    model=model,
+                    folder=tmp_path,
+                )
+                for number in (1, 2, 1)
+            ]
+        )
+
+    first, second, third = asyncio.run(main())
+    assert values(first) == values(second) == values(third) == [True] * 5
+    assert without_times(first) == without_times(third) != without_times(second)
+    assert model.asked == 10
+
+
+def test_logs_of_other_cases_are_named_and_not_mixed_in(tmp_path: Path) -> None:
+    model = FunctionAdapter(echo)
+    evaluate(questions(), question_cases(5), model=model, folder=tmp_path)
+    log = next((tmp_path / "runs").iterdir())
+    shutil.copy(log, log.with_name("copy.jsonl"))
+    result = evaluate(
+        questions(), question_cases(2), evaluators=[is_right], model=model, folder=tmp_path
+    )
+    assert len(values(result)) == 2
+    assert any("4 runs" in note and "not of this experiment" in note for note in result.notes)
+
+
+def test_the_progress_counts_runs_and_leaves_out_reused_ones_from_the_time(tmp_path: Path) -> None:
+    seen = list[Progress]()
+    model = FunctionAdapter(echo)
+    evaluate(questions(), question_cases(6), model=model, folder=tmp_path)
+    evaluate(
+        questions(),
+        question_cases(10),
+        model=model,
+        folder=tmp_path,
+        progress=seen.append,
+        concurrency=1,
+    )
+    assert [one.done for one in seen] == [*range(1, 11)]
+    assert [one.reused for one in seen] == [1, 2, 3, 4, 5, 6, 6, 6, 6, 6]
+    assert all(one.seconds_left is None for one in seen[:6])
+    assert seen[-1].seconds_left == 0 and seen[-1].total == 10
