@@ -7,9 +7,10 @@ events, so that no objects are constructed. `case_types` knows what the nodes me
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -31,6 +32,7 @@ __all__ = [
 
 _MAX_BYTES, _MAX_DEPTH, _MAX_SHOWN = 50_000_000, 64, 100
 _MAX_EXPANSION = 10  # aliases may make a file ten times as long
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
 
 # Any: PyYAML has no types.
 type _Yaml = Any
@@ -111,7 +113,7 @@ def read_nodes(path: Path, place: Place, problems: Problems) -> Sequence[Node]:
         root = root.value["cases"]
     if not isinstance(root.value, list):
         problems.stop(root.line, "it must contain a list of cases, or a mapping with `cases:`")
-    if not root.value:
+    if not root.value and not problems.found:
         problems.stop(root.line, "it has no cases; write at least one, such as `- id: first`")
     return root.value
 
@@ -176,15 +178,6 @@ def typed(node: Node, place: Place, problems: Problems) -> Node:
 # --- YAML
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A list or mapping that is being read; `size` is its number of characters and nodes."""
-
-    start: _Yaml
-    nodes: list[Node] = field(default_factory=list[Node])
-    size: int = 1
-
-
 def _import_yaml() -> _Yaml:
     try:
         import yaml
@@ -197,50 +190,77 @@ def _read_yaml(text: str, _: Place, problems: Problems) -> Node:
     yaml = _import_yaml()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _yaml_document(yaml.parse(text, Loader=loader), len(text), problems)
+        return _YamlReader(yaml.parse(text, Loader=loader), len(text), problems).read()
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         hint = "put text with ': ' or ' #' in quotes"
         problems.stop(mark.line + 1 if mark else 1, f"invalid YAML: {problem or error}; {hint}")
 
 
-def _yaml_document(events: Iterable[_Yaml], length: int, problems: Problems) -> Node:
-    """Returns the only document. An alias refers to the same node as its anchor."""
-    anchors: dict[str, tuple[Node, int]] = {}
-    frames, left = [_Frame(None)], _MAX_EXPANSION * length
-    for event in events:
-        kind, start, line = type(event).__name__, event, event.start_mark.line + 1
-        if getattr(event, "tag", None) is not None:
-            problems.add(line, f"the tag {event.tag} is not allowed; the prompt determines types")
-        if kind in ("SequenceStartEvent", "MappingStartEvent"):
-            frames.append(_Frame(event))
-            if len(frames) > _MAX_DEPTH:
-                problems.stop(line, f"it is nested more than {_MAX_DEPTH} levels deep")
-            continue
-        if kind == "AliasEvent":
-            if event.anchor not in anchors:
-                problems.stop(line, f"*{event.anchor} must follow a complete &{event.anchor}")
-            node, size = anchors[event.anchor]
-            left -= size
-            if left < 0:
-                problems.stop(line, f"aliases make it more than {_MAX_EXPANSION} times as long")
-        elif kind == "ScalarEvent":
-            node, size = Node(_joined(event.value), line, not event.style), len(event.value) + 1
-        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
-            frame = frames.pop()
-            start, nodes, size = frame.start, frame.nodes, frame.size
-            is_list = kind == "SequenceEndEvent"
-            node = Node(nodes if is_list else _mapping(nodes, problems), start.start_mark.line + 1)
-        else:
-            continue
-        if kind != "AliasEvent" and start.anchor is not None:
-            anchors[start.anchor] = node, size
-        frames[-1].nodes.append(node)
-        frames[-1].size += size
-    first, *others = frames[0].nodes or [Node([], 1)]
-    for other in others:
-        problems.stop(other.line, "it has a second document; write all cases in one list")
-    return first
+class _Item(NamedTuple):
+    """A node with the number of characters and nodes in it, and its depth."""
+
+    node: Node
+    size: int = 1
+    depth: int = 0
+
+
+class _YamlReader:
+    """Builds nodes from events; an alias refers to the same node as its anchor."""
+
+    def __init__(self, events: Iterator[_Yaml], length: int, problems: Problems) -> None:
+        self._events = events
+        self._problems = problems
+        self._anchors: dict[str, _Item] = {}
+        self._left = _MAX_EXPANSION * length
+
+    def read(self) -> Node:
+        """Returns the only document."""
+        first, *others = [*iter(self._next, None)] or [_Item(Node([], 1))]
+        for other in others:
+            self._problems.stop(other.node.line, "it has a second document; write one list")
+        return first.node
+
+    def _next(self, depth: int = 0) -> _Item | None:
+        """Returns the next item; `None` at the end of its list, mapping or stream."""
+        event = next(self._events)
+        line, anchor = event.start_mark.line + 1, getattr(event, "anchor", "") or ""
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            self._problems.add(line, f"the tag {tag} is not allowed; the prompt determines types")
+        match type(event).__name__:
+            case "AliasEvent":
+                item = self._anchored(anchor, line)
+            case "ScalarEvent":
+                item = _Item(Node(_joined(event.value), line, not event.style), len(event.value))
+            case "SequenceStartEvent" | "MappingStartEvent" as kind:
+                if depth == _MAX_DEPTH:
+                    self._problems.stop(line, _TOO_DEEP)
+                items = [*iter(partial(self._next, depth + 1), None)]
+                nodes = [item.node for item in items]
+                value = nodes if kind[0] == "S" else _mapping(nodes, self._problems)
+                size = sum(item.size + 1 for item in items)
+                inner = max([item.depth for item in items], default=0)
+                item = _Item(Node(value, line), size, inner + 1)
+            case "SequenceEndEvent" | "MappingEndEvent" | "StreamEndEvent":
+                return None
+            case _:
+                return self._next(depth)
+        if depth + item.depth > _MAX_DEPTH:
+            self._problems.stop(line, _TOO_DEEP)
+        if anchor:
+            self._anchors[anchor] = item
+        return item
+
+    def _anchored(self, anchor: str, line: int) -> _Item:
+        if anchor not in self._anchors:
+            self._problems.stop(line, f"*{anchor} must follow a complete &{anchor}")
+        item = self._anchors[anchor]
+        self._left -= item.size
+        if self._left < 0:
+            limit = f"more than {_MAX_EXPANSION} times as long"
+            self._problems.stop(line, f"aliases make it {limit}; repeat less, or split it")
+        return item
 
 
 def _joined(text: str) -> str:
@@ -248,20 +268,31 @@ def _joined(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+_ESCAPED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
 def _has_no_aliases(_: _Yaml, __: object) -> bool:
     return True
 
 
+def _write_in_quotes(emitter: _Yaml, text: str, split: object = None) -> None:  # noqa: ARG001 - PyYAML's
+    """Writes text as in JSON, with characters that PyYAML would escape."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    emitter.write_indicator(_ESCAPED.sub(lambda char: f"\\U{ord(char[0]):08x}", quoted), True)  # noqa: FBT003 - PyYAML's
+
+
 def _yaml_text(cases: Sequence[Mapping[str, Json]]) -> str:
     yaml = _import_yaml()
-    dumper: _Yaml = type("CaseDumper", (yaml.SafeDumper,), {"ignore_aliases": _has_no_aliases})
+    dumper: _Yaml = type(
+        "CaseDumper",
+        (yaml.SafeDumper,),
+        {"ignore_aliases": _has_no_aliases, "write_double_quoted": _write_in_quotes},
+    )
 
     def represent(dumper: _Yaml, text: str) -> _Yaml:
-        lines = text.split("\n")
-        is_block = len(lines) > 1 and all(line.isprintable() for line in lines)
-        return dumper.represent_scalar(
-            "tag:yaml.org,2002:str", text, style="|" if is_block else None
-        )
+        is_block = "\n" in text and not _ESCAPED.search(text.replace("\n", ""))
+        style = "|" if is_block else '"' if _ESCAPED.search(text) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
     dumper.add_representer(str, represent)
     for pattern in (_INTEGER, _FLOAT):  # other readers have further numbers than YAML 1.1
@@ -321,7 +352,7 @@ class _JsonText:
             value, end = _JSON.raw_decode(self.text, start)
             return Node(_joined(value) if type(value) is str else value, line), self._skip(end)
         if depth > _MAX_DEPTH:
-            self.problems.stop(line, f"it is nested more than {_MAX_DEPTH} levels deep")
+            self.problems.stop(line, _TOO_DEEP)
         nodes: list[Node] = []
         closing = "]" if opening == "[" else "}"
         end = self._skip(start + 1)
@@ -381,14 +412,14 @@ def _read_csv(text: str, place: Place, problems: Problems) -> Node:
     rows = _rows(text, problems)
     line, columns = next(rows, (1, []))
     keys = [_keys(column) for column in columns]
-    for column, path in zip(columns, keys, strict=True):
+    for index, (column, path) in enumerate(zip(columns, keys, strict=True)):
         at: Place | None = place
         for key in path:
             at = at and at.property(key)
         if at is None:
             known = "the prompt's" if len(path) > 1 else ", ".join(_COLUMNS)
             problems.add(line, f"unknown column {column!r}; the keys are {known}")
-        if columns.count(column) > 1:
+        if column in columns[:index]:
             problems.add(line, f"the column {column!r} appears twice; remove one of them")
     if "id" not in columns:
         problems.add(line, "the column 'id' is missing")
@@ -399,7 +430,7 @@ def _read_csv(text: str, place: Place, problems: Problems) -> Node:
             problems.add(row, f"expected {len(columns)} cells, as in line {line}, got {len(cells)}")
         case: dict[str, Node] = {}
         for path, cell in zip(keys, cells, strict=False):
-            if cell and not _put(case, path, Node(cell, row, is_plain=True)):
+            if cell and is_table and not _put(case, path, Node(cell, row, is_plain=True)):
                 problems.add(row, f"both {path[0]} and {'.'.join(path)} have a value; empty one")
         cases.append(Node(case, row))
     if not is_table:  # each row would repeat the problem
@@ -528,6 +559,7 @@ def write_cases(path: Path, cases: Sequence[Mapping[str, Json]]) -> None:
     write = _WRITERS.get(path.suffix.lower())
     if write is None:
         raise ValueError(f"the file name must end in {', '.join(_WRITERS)}, got {path.name!r}")
+    json.dumps(cases, ensure_ascii=False).encode()  # raises for what is not Unicode text
     data = write(cases).encode()
     with replacing(path) as file:
         file.write(data)

@@ -16,6 +16,7 @@ from types import GenericAlias
 from unicodedata import normalize
 
 from .. import serde
+from ..displays import count_of
 from ..errors import SerdeError
 from ..filesystem.paths import FilesystemLimits, PathError, glob_matches, normal_path
 from ..prompt.template import AnyPrompt, AnyTemplate, Prompt
@@ -89,7 +90,7 @@ def _without_repeats(problems: Sequence[CaseProblem]) -> Iterator[CaseProblem]:
     counts = Counter(problem.message for problem in problems)
     for problem in problems:
         if more := counts.pop(problem.message, 0):
-            note = f" (and in {more - 1} more rows)" if more > 1 else ""
+            note = f" (and in {count_of(more - 1, 'more row')})" if more > 1 else ""
             yield problem._replace(message=problem.message + note)
 
 
@@ -106,7 +107,11 @@ class _CaseTypes:
         required = registry.required_params.difference(bound) if registry else frozenset()
         self.required = [name for name, kind in self.params.items() if kind in required]
         self.schema = self._schema()
-        self.place = Place([self.schema["$defs"]["eval.case"]], self.schema)
+        case = self.schema["$defs"]["eval.case"]
+        # An editor reads `id: 7` as a number, but the id is the text.
+        texts = {"id": _TEXT, "cluster": _TEXT}
+        self._case = {**case, "properties": {**case["properties"], **texts}}
+        self.place = Place([self._case], self.schema)
 
     def _schema(self) -> JsonSchema:
         output: list[AnyType] = [self.output.output_type] if self.output else []
@@ -392,16 +397,15 @@ def _written(case: Case, names: Mapping[AnyType, str]) -> dict[str, Json]:
     for value in case.state:
         state.setdefault(names[type(value)], []).append(_dumped(value))
     parts: dict[str, AnyJson] = {
-        "params": params,
+        "message": case.message,
+        "params": params or None,
         "expected": case.expected if case.expected is None else _dumped(case.expected),
-        "cluster": case.cluster,
-        "metadata": _dumped(dict(case.metadata)),
-        "state": state,
-        "files": {path: _content(data) for path, data in case.files.items()},
+        "cluster": case.cluster or None,
+        "metadata": _dumped(dict(case.metadata)) or None,
+        "state": state or None,
+        "files": {path: _content(data) for path, data in case.files.items()} or None,
     }
-    message: dict[str, Json] = {} if case.message is None else {"message": case.message}
-    present = {key: value for key, value in parts.items() if value not in ("", None, {})}
-    return {"id": case.id, **message, **present}
+    return {"id": case.id, **{key: value for key, value in parts.items() if value is not None}}
 
 
 def _dumped(value: object) -> AnyJson:
