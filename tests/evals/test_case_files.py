@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -234,8 +234,13 @@ def saved_and_loaded(path: Path, cases: list[Case], target: AnyTemplate) -> None
 
 
 def exact(case: Case) -> str:
-    """Returns a text that distinguishes 1, 1.0 and True, which are equal in Python."""
-    return repr([getattr(case, name) for name in Case.__dataclass_fields__ if name != "source"])
+    """Returns a text that distinguishes 1, 1.0 and True, which are equal in Python.
+
+    The columns of a table determine the order of keys.
+    """
+    sorted_keys = [sorted(case.metadata.items()), sorted(case.files.items())]
+    case = replace(case, metadata={}, files={}, source="")
+    return repr([sorted_keys, case])
 
 
 HOSTILE = 'тё\u0301ж 🙂\tx \r\n  {{x}} ${x} {% raw %} {#\n\n a|b;c,"d"  '
