@@ -1,5 +1,7 @@
 """Evaluate prompts on cases, and compare two variants honestly."""
 
+from .case_files import CaseFileError, CaseProblem
+from .case_types import case_schema
 from .cases import Case, Dataset
 from .experiment import EvaluateOptions, Progress, Variant, evaluate, evaluate_async
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
@@ -8,6 +10,8 @@ from .scores import AskJudge, EvalCall, EvalRun, Evaluator, Scale, Score, evalua
 __all__ = [
     "AskJudge",
     "Case",
+    "CaseFileError",
+    "CaseProblem",
     "Dataset",
     "EvalCall",
     "EvalRun",
@@ -21,6 +25,7 @@ __all__ = [
     "ScoreSummary",
     "Variant",
     "VariantResults",
+    "case_schema",
     "evaluate",
     "evaluate_async",
     "evaluator",
