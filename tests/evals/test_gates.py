@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.eval_results import variant
-from weakincentives.evals.compare import compare
+from weakincentives.evals.comparisons import compare
 from weakincentives.evals.gates import (
     Gate,
     comparison_gate,

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from support.eval_results import experiment, variant
 from weakincentives.evals.ci_reports import junit_xml, markdown
-from weakincentives.evals.compare import compare
+from weakincentives.evals.comparisons import compare
 from weakincentives.evals.reports import comparison_lines, experiment_lines, mean_text
 from weakincentives.evals.results import Experiment, RunResult, VariantResults
 from weakincentives.evals.scores import Scale, Value

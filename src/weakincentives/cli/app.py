@@ -5,7 +5,19 @@ from typing import Annotated
 from typer import Exit, Option, Typer, echo
 
 from ..version import __version__
-from . import approval, chat, durable_runs, evals, mcp, overrides, prompts, report, run, skills
+from . import (
+    approval,
+    chat,
+    durable_runs,
+    eval_runs,
+    evals,
+    mcp,
+    overrides,
+    prompts,
+    report,
+    run,
+    skills,
+)
 
 __all__ = ["app"]
 
@@ -37,6 +49,8 @@ for _command in (
     evals.eval_schema,
 ):
     app.command()(_command)
+app.command("eval")(eval_runs.evaluate_cases)
+app.command()(eval_runs.compare)
 app.add_typer(overrides.app, name="overrides")
 app.add_typer(skills.app, name="skill")
 app.add_typer(mcp.app, name="mcp")

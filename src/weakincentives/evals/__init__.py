@@ -3,7 +3,17 @@
 from .case_files import CaseFileError, CaseProblem
 from .case_types import case_schema
 from .cases import Case, Dataset
+from .comparison import Comparison
+from .comparisons import (
+    CompareOptions,
+    ComparisonError,
+    Comparisons,
+    ScoreComparison,
+    compare,
+    compare_all,
+)
 from .experiment import EvaluateOptions, Progress, Variant, evaluate, evaluate_async
+from .experiment_files import load_experiment, save_baseline
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
 from .scores import AskJudge, EvalCall, EvalRun, Evaluator, Scale, Score, evaluator
 
@@ -12,6 +22,10 @@ __all__ = [
     "Case",
     "CaseFileError",
     "CaseProblem",
+    "CompareOptions",
+    "Comparison",
+    "ComparisonError",
+    "Comparisons",
     "Dataset",
     "EvalCall",
     "EvalRun",
@@ -22,11 +36,16 @@ __all__ = [
     "RunResult",
     "Scale",
     "Score",
+    "ScoreComparison",
     "ScoreSummary",
     "Variant",
     "VariantResults",
     "case_schema",
+    "compare",
+    "compare_all",
     "evaluate",
     "evaluate_async",
     "evaluator",
+    "load_experiment",
+    "save_baseline",
 ]

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ..displays import count_of
 from ..limits import RunUsage
-from .compare import Comparisons, ScoreComparison
 from .comparison import Comparison
+from .comparisons import Comparisons, ScoreComparison
 from .gates import rate_interval
 from .results import Experiment, ScoreSummary, VariantResults
 
