@@ -167,11 +167,18 @@ def test_missing_runs_leave_no_verdict_unless_the_interval_is_for_every_look() -
     assert verdict(" ".join("1" * 60), " ".join("0" * 60), anytime=True) == "worse"
 
 
-def test_interval_for_every_look_requires_bounds_and_counts_errors_as_any_difference() -> None:
+def test_looks_while_runs_are_missing_require_bounds_and_independent_cases() -> None:
     numbers: list[list[Value]] = [[0.5]] * 30
-    one = compare(variant("a", {"s": numbers}), variant("b", {"s": numbers}), anytime=True)
-    assert one.scores["s"].result is not None
-    assert one.scores["s"].result.reason.endswith("requires a score with bounds")
+    ones, groups = "1 " * 30, ["a", "b"] * 15
+    for scores, clusters in (({"s": numbers}, []), ({"s": ones}, groups)):
+        a, b = (variant(name, scores, clusters=clusters) for name in "ab")
+        result = compare(a, b, anytime=True).scores["s"].result
+        assert result is not None
+        assert (result.verdict, result.interval) == ("inconclusive", None)
+        assert result.reason.endswith("require a score with bounds, and no clusters")
+
+
+def test_error_may_be_any_difference_in_looks_while_runs_are_missing() -> None:
     many = " ".join("0" * 40)
     assert verdict(many, " ".join("1" * 40), anytime=True) == "better"
     assert verdict(many, " ".join("1" * 20 + "E" * 20), anytime=True) == "inconclusive"
