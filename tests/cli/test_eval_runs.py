@@ -74,6 +74,12 @@ class Slow(ScriptedAdapter):
         await sleep(60)
 
 
+def several(case, run):
+    if case.id == "two":
+        raise ValueError("no idea")
+    return {"right": True, "short": len(run.text) < 3}
+
+
 checks = [correct, length]
 
 
@@ -245,6 +251,15 @@ def test_variants_have_their_own_settings_and_are_compared_with_the_first(wink: 
     assert loaded["bad"].values("correct") == {"one": [0, 0, 0], "two": [0, 0, 0]}
 
 
+def test_evaluator_of_several_scores_is_not_a_score_itself(wink: Wink) -> None:
+    done = wink(*EVAL, "--evaluators", "faq:several", "--junit", "out.xml")
+    assert done.returncode == 0, done.stdout
+    assert "several.right: 100.0 % of 1 scored (50.0-100.0 % if the error" in done.stdout
+    assert "several.short: 0.0 % of 1 scored" in done.stdout
+    assert "several:" not in done.stdout
+    assert "several: ValueError: no idea" in (wink.folder / "out.xml").read_text()
+
+
 def test_selected_cases_run_alone(wink: Wink) -> None:
     assert wink(*SCORED, "--where", "kind=hard").stdout.startswith("cases: 1 case; ")
     assert wink(*SCORED, "--case", "one", "--case", "two").stdout.startswith("cases: 2 cases; ")
@@ -364,6 +379,17 @@ def test_progress_in_files_is_at_most_a_line_for_a_tenth_or_half_a_minute() -> N
     assert quick[-1] == "5,000 of 5,000 to run"
     assert len(sparse(1, 3_000)) <= 3_000 / 30 + 10
     assert sparse(1, 3) == ["1 of 3 to run", "2 of 3 to run", "3 of 3 to run"]
+
+
+def test_pause_is_reported_at_once_and_every_half_minute() -> None:
+    now, written = [0.0], io.StringIO()
+    show = SparseLines(written.write, lambda: now[0])
+    for done in range(1, 41):  # a pause each second
+        now[0] += 1
+        show(progress(done, 1_000, waiting_until=datetime(2026, 1, 1, tzinfo=UTC)))
+    lines = written.getvalue().splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["1", "31"]
+    assert "the provider asks to wait until" in lines[0]
 
 
 def in_terminal(folder: Path, **more: str) -> tuple[Done, str]:
