@@ -174,6 +174,8 @@ def test_worse_variant_fails_its_gate_only_if_there_is_one(wink: Wink, saved: Pa
         (["--budget", "0"], "must be more than 0"),
         (["--variant", "a:temperature"], "--variant 'a:temperature' must be NAME:key=value"),
         (["--variant", "a:temprature=1"], "temprature"),
+        (["--margin", "0"], "--margin must be more than 0, got 0"),
+        (["--fail-under-rate", "1"], "--fail-under-rate must be between 0 and 1, got 1"),
         (["--fail-under", "high"], "a limit must be a number or name=number, got 'high'"),
         (["--fail-on", "worse"], "--fail-on requires --baseline or a second --variant"),
         (["--write-baseline"], "--write-baseline requires --baseline"),
@@ -256,7 +258,8 @@ def test_evaluator_of_several_scores_is_not_a_score_itself(wink: Wink) -> None:
     assert done.returncode == 0, done.stdout
     assert "several.right: 100.0 % of 1 scored (50.0-100.0 % if the error" in done.stdout
     assert "several.short: 0.0 % of 1 scored" in done.stdout
-    assert "several:" not in done.stdout
+    assert "  several:" not in done.stdout
+    assert "  two: several: ValueError: no idea (faq.py" in done.stdout
     assert "several: ValueError: no idea" in (wink.folder / "out.xml").read_text()
 
 
@@ -292,13 +295,14 @@ def test_baseline_with_other_cases_is_refused_and_can_be_replaced(wink: Wink) ->
     cases.write_text(
         CASES.replace("1 + 1", "1+1") + '- {id: x, params: {text: x}, expected: "2"}\n'
     )
-    done = wink(*options, "--junit", "out.xml")
+    done = wink(*options, "--junit", "out.xml", "--markdown", "out.md")
     assert done.returncode == 2
     assert "cannot compare base (A) with base (B): only in base (B): x; changed cases: one" in (
         done.stderr
     )
     assert "points" not in done.stdout
     assert (wink.folder / "out.xml").exists()
+    assert "100.0 % of 3 scored" in (wink.folder / "out.md").read_text()
     done = wink(*options, "--write-baseline")
     assert (done.returncode, "changed cases: one" in done.stdout) == (0, True)
     assert wink(*options).returncode == 0
@@ -313,6 +317,7 @@ def test_comparing_different_cases_needs_the_option_for_common_cases(
     done = wink("compare", *names)
     assert (done.returncode, done.stdout) == (2, "")
     assert "only in base (A): c50, c51" in done.stderr
+    assert "got 0" in wink("compare", *names, "--margin", "0").stderr
     assert done.stderr.endswith("pass common_cases=True, or --common-cases to wink compare\n")
     done = wink("compare", *names, "--common-cases", "--markdown", "out.md")
     assert done.stdout.startswith("base against base: 50 cases in common, 50 left out")
@@ -455,7 +460,10 @@ def test_ctrl_c_says_how_to_continue_and_ends_with_2(faq: Path) -> None:
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=10)
     assert (running.returncode, out) == (2, "")
-    assert err == "wink: interrupted; run the same command again to continue\n"
+    assert err == (
+        "wink: interrupted; to continue, run wink eval faq:template cases.yaml --adapter "
+        "faq:slow_model --concurrency 1\n"
+    )
 
 
 # SIGINT may be ignored in this process, as in a shell's background job.
