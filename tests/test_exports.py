@@ -421,6 +421,11 @@ assert set(exports.__all__) <= set(dir(evaluation))
 from weakincentives.evaluation import Chat, Run, chat, run
 assert (Chat, Run) == (chat.Chat, run.Run)
 assert vars(evaluation)["Chat"] is Chat
+assert "MainLoop" not in vars(evaluation)
+before = set(globals())
+from weakincentives.evaluation import *
+assert set(exports.__all__) <= set(globals()), set(exports.__all__) - set(globals())
+assert set(globals()) - before <= {"before", *exports.__all__}
 evaluation.MainLop
 """
     process = subprocess.run(

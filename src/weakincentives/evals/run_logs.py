@@ -7,14 +7,12 @@ end of a file, left by a process that was killed, is removed.
 
 import json
 import os
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from .. import serde
@@ -33,7 +31,6 @@ type Line = dict[str, Any]  # Any: JSON values
 
 _TAIL = 8_192  # bytes; the end and the scores of most runs are shorter
 _FORMAT = 1
-_PLAIN_ROW = re.compile(rb'\{"path":"[^"\\]*","position":\d+,"line":')
 
 
 class BusyRun(Exception):
@@ -48,9 +45,9 @@ class StoredEnd:
     scores: Mapping[str, Line]
 
 
-def stored_end(path: Path) -> StoredEnd | None:
+def stored_end(path: str) -> StoredEnd | None:
     """Returns how a run ended, from the last lines of its file; `None` if it has not ended."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of a `str`
         size, length = file.seek(0, os.SEEK_END), _TAIL
         while True:
             file.seek(max(size - length, 0))
@@ -84,7 +81,7 @@ class RunFile:
     entry.
     """
 
-    path: Path
+    path: str
     description: Line
     rows: list[Row] = field(default_factory=list[Row])
     changes: list[Line] = field(default_factory=list[Line])
@@ -115,7 +112,7 @@ class RunFile:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BusyRun(str(self.path)) from None
+                raise BusyRun(self.path) from None
         self._read()
         return self
 
