@@ -296,8 +296,8 @@ def _yaml_text(cases: Sequence[Mapping[str, Json]]) -> str:
 
     dumper.add_representer(str, represent)
     for pattern in (_INTEGER, _FLOAT):  # other readers have further numbers than YAML 1.1
-        whole = re.compile(f"(?:{pattern.pattern})$")
-        dumper.add_implicit_resolver("tag:weakincentives,number", whole, list("-+.0123456789"))
+        number = re.compile(f"(?:{pattern.pattern})$")
+        dumper.add_implicit_resolver("tag:weakincentives,number", number, list("-+.0123456789"))
     text: str = yaml.dump(
         [dict(case) for case in cases],
         Dumper=dumper,

@@ -2,18 +2,40 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from ..evaluation.errors import PromptEvaluationError
+from ..errors import WeakIncentivesError
 from ..evaluation.logged_run import LoggedRun
 from ..filesystem import Filesystem
+from ..generics import Parametrized
 from ..limits import RunUsage
 from ..prompt.template import Prompt
 from ..protocols import SessionProtocol
 from ..serde.json_types import AnyJson
 from .cases import Case
 
-__all__ = ["AskJudge", "EvalCall", "EvalRun", "Evaluator", "Scale", "Score", "Value", "evaluator"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    OutT = TypeVar("OutT", default=Any)
+else:  # the default is for type checkers; the TypeVar of Python 3.12 does not support it
+    from typing import TypeVar
+
+    OutT = TypeVar("OutT")
+
+__all__ = [
+    "AskJudge",
+    "EvalCall",
+    "EvalRun",
+    "Evaluator",
+    "Judgement",
+    "Scale",
+    "Score",
+    "ScoreError",
+    "ScoreResult",
+    "Value",
+    "evaluator",
+]
 
 type Value = bool | float | str | None
 """A score's value; text is a label, which is counted, and `None` means that it does not apply."""
@@ -47,6 +69,13 @@ class Score:
         raise TypeError("a Score has no truth value; use score.value")
 
 
+class ScoreError(WeakIncentivesError):
+    """A run has no score; the message is the reason.
+
+    Any other exception of an evaluator has the same effect, but is reported with its type.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalCall:
     """A tool call of a run: its tool, its arguments, and the text that the model received."""
@@ -58,7 +87,7 @@ class EvalCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRun[Out = Any]:
+class EvalRun(Parametrized, Generic[OutT]):
     """A run that an evaluator judges: what it answered, and what it did.
 
     `session` and `files` are in the state in which the run left them; `files` is `None` for a
@@ -67,7 +96,7 @@ class EvalRun[Out = Any]:
     `None` if a price is unknown. A run that failed has an `error` and no `output`.
     """
 
-    output: Out | None
+    output: OutT | None
     text: str
     session: SessionProtocol
     files: Filesystem | None = None
@@ -76,7 +105,7 @@ class EvalRun[Out = Any]:
     log: LoggedRun = field(default_factory=LoggedRun, repr=False)
     usage: RunUsage = field(default_factory=RunUsage)
     seconds: float = 0.0
-    error: PromptEvaluationError | None = None
+    error: Exception | None = None
 
     @property
     def cost(self) -> float | None:
@@ -94,8 +123,10 @@ class AskJudge(Protocol):
     async def __call__[Out](self, prompt: Prompt[Out], model: object, /) -> EvalRun[Out]: ...
 
 
-type Judged = Value | Score | Mapping[str, Value | Score]
-type Judgement = Judged | Awaitable[Judged]
+type ScoreResult = Value | Score | Mapping[str, Value | Score]
+"""The result of an evaluator; a mapping has several scores, which are named `evaluator.key`."""
+
+type Judgement = ScoreResult | Awaitable[ScoreResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
