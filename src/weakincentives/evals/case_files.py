@@ -5,6 +5,7 @@ events, so that no objects are constructed. `case_types` knows what the nodes me
 """
 
 import json
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -138,7 +139,7 @@ def _mapping(nodes: Sequence[Node], problems: Problems) -> dict[str, Node]:
 ANY = Place([{}], {})
 """The place of a value of any type."""
 
-_INTEGER = re.compile(r"[-+]?[0-9]{1,4000}|0o[0-7]{1,4000}|0x[0-9a-fA-F]{1,4000}")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,4000}|0o[0-7]{1,1000}|0x[0-9a-fA-F]{1,1000}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS = dict.fromkeys(("null", "Null", "NULL", "~", ""), None) | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
@@ -374,7 +375,12 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number in JSON")
 
 
-_JSON = json.JSONDecoder(parse_constant=_refuse)
+def _finite(text: str) -> float:
+    value = float(text)
+    return _refuse(text) if math.isinf(value) else value
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def _read_json(text: str, _: Place, problems: Problems) -> Node:
