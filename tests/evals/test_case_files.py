@@ -551,12 +551,15 @@ def test_aliases_are_expanded_within_limits(tmp_path: Path) -> None:
             '[{"id": 1,\n"metadata": {"a": 1e999}}]',
             "1: invalid JSON: 1e999 is not a number in JSON",
         ),
+        ('[{"id": "\\ud83d"}]', "1: invalid JSON: it has half of a surrogate pair"),
         ("[{1: 2}]", "1: a key must be text"),
         ("{}", "1: it must contain a list of cases"),
     ],
 )
 def test_hostile_json_is_rejected_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
-    assert problems(tmp_path, text, "cases.json")[0].startswith(problem)
+    first, *others = problems(tmp_path, text, "cases.json")
+    assert first.startswith(problem)
+    assert not [other for other in others if "invalid" in other]
 
 
 def test_files_that_are_too_long_or_not_utf_8_are_rejected(tmp_path: Path) -> None:

@@ -192,7 +192,9 @@ def _read_yaml(text: str, _: Place, problems: Problems) -> Node:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return _YamlReader(yaml.parse(text, Loader=loader), len(text), problems).read()
-    except yaml.YAMLError as error:
+    except CaseFileError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         hint = "put text with ': ' or ' #' in quotes"
         problems.stop(mark.line + 1 if mark else 1, f"invalid YAML: {problem or error}; {hint}")
@@ -265,8 +267,11 @@ class _YamlReader:
 
 
 def _joined(text: str) -> str:
-    """Joins surrogate pairs, which PyYAML does not; a surrogate without another becomes �."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """Joins pairs of surrogates, which PyYAML does not; raises `ValueError` for a single one."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise ValueError("it has half of a surrogate pair, such as \\ud83d") from error
 
 
 _ESCAPED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -334,7 +339,9 @@ class _JsonText:
         except json.JSONDecodeError as error:
             line = self._line(error.pos)
             self.problems.stop(line, f"invalid JSON: {error.msg} (column {error.colno})")
-        except ValueError as error:  # NaN, or an integer of thousands of digits
+        except CaseFileError:
+            raise
+        except ValueError as error:  # NaN, a surrogate, or an integer of thousands of digits
             self.problems.stop(self.first_line, f"invalid JSON: {error}")
         return node
 
