@@ -226,6 +226,13 @@ EXPORTS = {
         "read_skill",
         "skills",
     ],
+    "weakincentives.evals": [
+        "Case",
+        "CaseFileError",
+        "CaseProblem",
+        "Dataset",
+        "case_schema",
+    ],
     "weakincentives.evaluation.exports": [
         "AnswerRejected",
         "ApprovalRequested",
