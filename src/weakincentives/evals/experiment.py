@@ -504,6 +504,10 @@ class _Evaluation:
             self._infos.setdefault(
                 one.name, EvaluatorInfo(key=self._keys[one.name], scale=one.scale)
             )
+        # The name of an evaluator of several scores, `name.key`, is not a score.
+        groups = {name.rpartition(".")[0] for name in self._infos}
+        groups -= {name for result in results for name in result.scores}
+        infos = {name: info for name, info in self._infos.items() if name not in groups}
         step = len(self._arms)
         variants = {}
         for number, arm in enumerate(self._arms):
@@ -513,7 +517,7 @@ class _Evaluation:
             variants[arm.name] = VariantResults(
                 name=arm.name,
                 cases=self._cases,
-                evaluators=self._infos,
+                evaluators=infos,
                 results=[result for repeats in by_case for result in repeats],
                 settings={"model": arm.adapter.model, "tag": arm.tag},
             )
