@@ -28,6 +28,7 @@ from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
 from .evaluator_keys import key_of
 from .explanations import Explanations, store_parts
+from .judges import model_name, model_of
 from .keys import case_digests, combined, digest, halves, prompt_parts, variant_parts
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
@@ -452,9 +453,12 @@ class _Evaluation:
         scores.errors |= new.errors
         for name in (*new.values, *new.errors):
             if name not in self._infos or name in new.scales:
-                self._infos[name] = EvaluatorInfo(
-                    key=self._keys[one.name], scale=new.scales.get(name, one.scale)
-                )
+                self._infos[name] = self._info(one, new.scales.get(name, one.scale))
+
+    def _info(self, one: Evaluator, scale: Scale) -> EvaluatorInfo:
+        model = model_of(one) or self._options.get("model")
+        judge = (model_name(model) or adapter_for().model) if one.is_judge else ""
+        return EvaluatorInfo(key=self._keys[one.name], scale=scale, judge=judge)
 
     def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> RunUsage:
         """Adds scores from a run's file; returns the usage of the judge."""
@@ -501,9 +505,7 @@ class _Evaluation:
 
     def _experiment(self, results: Sequence[RunResult]) -> Experiment:
         for one in self._evaluators:
-            self._infos.setdefault(
-                one.name, EvaluatorInfo(key=self._keys[one.name], scale=one.scale)
-            )
+            self._infos.setdefault(one.name, self._info(one, one.scale))
         # The name of an evaluator of several scores, `name.key`, is not a score.
         groups = {name.rpartition(".")[0] for name in self._infos}
         groups -= {name for result in results for name in result.scores}
