@@ -6,7 +6,7 @@ answer. A run that has ended there is not performed again, and one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -28,7 +28,7 @@ from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
 from .evaluator_keys import key_of
 from .explanations import Explanations, store_parts
-from .judges import model_name, model_of
+from .judges import model_of
 from .keys import case_digests, combined, digest, halves, prompt_parts, variant_parts
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
@@ -456,8 +456,7 @@ class _Evaluation:
                 self._infos[name] = self._info(one, new.scales.get(name, one.scale))
 
     def _info(self, one: Evaluator, scale: Scale) -> EvaluatorInfo:
-        model = model_of(one) or self._options.get("model")
-        judge = (model_name(model) or adapter_for().model) if one.is_judge else ""
+        judge = self._judge(model_of(one)).model if one.is_judge else ""
         return EvaluatorInfo(key=self._keys[one.name], scale=scale, judge=judge)
 
     def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> RunUsage:
@@ -535,7 +534,7 @@ class _Evaluation:
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
         )
 
-    def _notes(self, names: Collection[str]) -> Iterator[str]:
+    def _notes(self, names: set[str]) -> Iterator[str]:
         if self._explanations is not None:
             yield from self._explanations.notes()
         if others := len(self._performer.known - names):
