@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 # Each folder has the name of the package that its tests need.
-collect_ignore = [] if find_spec("dbos") else ["dbos"]
+collect_ignore = [name for name in ("dbos", "inspect_ai") if find_spec(name) is None]
 if not Path(__file__).parents[2].joinpath(".skills").is_dir():
     collect_ignore.append("real_skills")
 
@@ -15,6 +15,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if "real_skills" in collect_ignore:
         terminalreporter.write_line(
             "Left out the tests of shipped skills: not fetched, see `make test-skills`"
+        )
+    if "inspect_ai" in collect_ignore:
+        terminalreporter.write_line(
+            "Left out the tests of prompts inside Inspect: not installed, see `make test-inspect`"
         )
     if "dbos" in collect_ignore:
         terminalreporter.write_line(
