@@ -141,7 +141,7 @@ test-durable: ## test durable runs by killing their processes, with SQLite and a
 .PHONY: test-inspect
 test-inspect: ## test prompts as solvers of Inspect (325 MB) and as tasks of pydantic-evals
 	@$(MAKE) --no-print-directory .venv-inspect/.inspect-stamp VENV=.venv-inspect
-	@.venv-inspect/bin/python -m pytest tests/contrib/inspect_ai docs/how-to/evaluate-with-other-tools.md $(PYTEST_ARGS)
+	@.venv-inspect/bin/python -m pytest tests/contrib/inspect docs/how-to/evaluate-with-other-tools.md $(PYTEST_ARGS)
 
 .PHONY: test-kills
 test-kills: ## run test-durable with all its kills: at each step, and at 200 random moments per law and database (KILLS=50 for fewer)

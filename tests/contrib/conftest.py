@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-# Each folder has the name of the package that its tests need.
-collect_ignore = [name for name in ("dbos", "inspect_ai") if find_spec(name) is None]
+# The folders of tests, and the packages that they need.
+_NEEDS = {"dbos": "dbos", "inspect": "inspect_ai"}
+collect_ignore = [folder for folder, name in _NEEDS.items() if find_spec(name) is None]
 if not Path(__file__).parents[2].joinpath(".skills").is_dir():
     collect_ignore.append("real_skills")
 
@@ -16,7 +17,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             "Left out the tests of shipped skills: not fetched, see `make test-skills`"
         )
-    if "inspect_ai" in collect_ignore:
+    if "inspect" in collect_ignore:
         terminalreporter.write_line(
             "Left out the tests of prompts inside Inspect: not installed, see `make test-inspect`"
         )

@@ -5,7 +5,8 @@ prompt's requests to Inspect's models, so that Inspect logs them, counts their t
 its limits.
 """
 # Inspect is not installed where the type checkers run; its users see these types.
-# pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from ..adapters.codec import AnyJson, Codec, CodecOptions, JsonObject, read_coun
 from ..adapters.codec_adapter import CodecAdapter
 from ..adapters.deltas import HIDDEN
 from ..adapters.http_clients import error_from_http
-from ..adapters.provider_errors import error_from_failure, error_from_request
+from ..adapters.provider_errors import error_from_failure, error_from_reply, error_from_request
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport, Part
 from ..errors import missing_extra
 from ..evaluation.adapter import Runnable
@@ -163,8 +164,9 @@ class _InspectCodec(Codec):
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
         if not reply.get("choices"):
-            failure = reply.get("error") or "the model returned no choices"
-            raise error_from_failure(self.provider, failure)
+            if words := reply.get("error"):
+                raise error_from_failure(self.provider, words)
+            raise error_from_reply(self.provider, "it has no choices")
         choice: JsonObject = reply["choices"][0]
         message, cited, shown = choice["message"], CitedText(), list[str]()
         content = message["content"]
@@ -200,7 +202,7 @@ class InspectAdapter(CodecAdapter):
     over the latter, and `ModelSettings(extra=…)` sets its other fields. Typed output is requested
     with `response_schema`, or in the prompt with `structured_output="prompted"`, for providers to
     which Inspect sends no schema. Recursive parts of schemas are sent as parts that accept any
-    value. Runs must be asynchronous, and a stream yields each answer in one chunk.
+    value. All runs must be asynchronous, even nested ones. A stream yields an answer in one chunk.
     """
 
     name = _PROVIDER
@@ -272,7 +274,7 @@ async def _events(reply: JsonObject) -> AsyncGenerator[JsonObject]:
 
 def _call(call: JsonObject) -> ToolCall:
     # `parse_error` quotes arguments that Inspect could not read; the model is asked to correct them
-    arguments = call.get("parse_error") or json.dumps(call["arguments"], ensure_ascii=False)
+    arguments = call.get("parse_error") or json.dumps(call["arguments"])
     return ToolCall(call["id"], call["function"], arguments)
 
 
@@ -326,8 +328,8 @@ def as_solver[Out](
         finally:
             if transcript:
                 state.messages = _messages(transcript, session)
+            state.store.set(_STORED, json.loads(session.snapshot().to_json()))
         state.output = models.ModelOutput.from_message(state.messages[-1])
-        state.store.set(_STORED, json.loads(session.snapshot().to_json()))
         return state
 
     return solvers.solver(getattr(prompt, "key", "prompt"))(lambda: solve)()
@@ -337,8 +339,8 @@ def session_of(state: "solvers.TaskState", *types: type) -> Session:
     """Returns a session with the state that a sample's run left, for a scorer.
 
     Pass the `types` of the state. The state comes from the sample's store, so it is also available
-    when a log is scored again. Raises `KeyError` for a sample whose run did not end, and
-    `SerdeError` for state of other types.
+    when a log is scored again. Raises `KeyError` for a sample without a run, and `SerdeError` for
+    state of other types.
     """
     session = Session()
     stored = json.dumps(dict(state.store.items())[_STORED])

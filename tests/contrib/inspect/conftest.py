@@ -1,0 +1,29 @@
+"""Warnings that Inspect's own code causes do not fail these tests."""
+
+import gc
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_KNOWN = (
+    "ignore:The 'initial' parameter is deprecated:DeprecationWarning",  # of its retries
+    "ignore:Unclosed <MemoryObject:ResourceWarning",  # it leaves streams of its tasks open
+    "ignore::pytest.PytestUnraisableExceptionWarning",  # how pytest reports those
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings(*_KNOWN))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Collects objects here, where the warnings are expected, and not at the end of the run."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
