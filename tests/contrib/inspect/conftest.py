@@ -1,4 +1,4 @@
-"""Warnings that Inspect's own code causes do not fail these tests."""
+"""Warnings that Inspect's own code causes fail neither these tests nor those of its page."""
 
 import gc
 import warnings
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+_PAGE = "evaluate-with-other-tools.md"
 _KNOWN = (
     "ignore:The 'initial' parameter is deprecated:DeprecationWarning",  # of its retries
     "ignore:Unclosed <MemoryObject:ResourceWarning",  # it leaves streams of its tasks open
@@ -16,7 +17,7 @@ _KNOWN = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.path.is_relative_to(Path(__file__).parent) or item.path.name == _PAGE:
             item.add_marker(pytest.mark.filterwarnings(*_KNOWN))
 
 
