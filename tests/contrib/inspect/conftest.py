@@ -21,10 +21,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings(*_KNOWN))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Collects objects here, where the warnings are expected, and not at the end of the run."""
-    yield
+def _collect() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Collects objects here, where the warnings are expected, and not in other tests."""
+    yield
+    _collect()
+
+
+def pytest_sessionfinish() -> None:
+    """Collects what the page left behind."""
+    _collect()
