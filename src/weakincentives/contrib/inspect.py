@@ -371,5 +371,5 @@ def _part(content: AnyJson) -> Part:
 
 def _messages(transcript: Sequence[Message], session: Session) -> list[AnyJson]:
     names = [item.requested_model for item in transcript if isinstance(item, AssistantMessage)]
-    codec = _InspectCodec(CodecOptions(model=[*names, ""][-1]), _PROVIDER)
+    codec = _InspectCodec(CodecOptions(model=["", *names][-1]), _PROVIDER)
     return codec.messages(transcript, session)

@@ -14,9 +14,12 @@ from inspect_ai.model import (
     ContentReasoning,
     ContentText,
     GenerateConfig,
+    ModelAPI,
+    ModelCall,
     ModelOutput,
     ModelUsage,
     get_model,
+    modelapi,
 )
 from inspect_ai.tool import ToolCall, ToolFunction
 
@@ -73,11 +76,11 @@ class Received:
 class Script:
     """A model of Inspect that gives these outputs, and the requests that it received."""
 
-    def __init__(self, *outputs: ModelOutput | Exception) -> None:
+    def __init__(self, *outputs: ModelOutput | Exception, name: str = "model") -> None:
         self.received: list[Received] = []
         self._outputs = iter(outputs)
         self.model = get_model(
-            "mockllm/model", custom_outputs=self._play, memoize=False, api_key=KEY
+            f"mockllm/{name}", custom_outputs=self._play, memoize=False, api_key=KEY
         )
 
     def _play(self, *request: Any) -> ModelOutput:
@@ -88,9 +91,9 @@ class Script:
         output.usage = output.usage or ModelUsage()  # otherwise, Inspect downloads a tokenizer
         return output
 
-    def run(self, prompt: Any = template, **options: Any) -> Any:
+    def run(self, prompt: Any = template, conversation: Any = None, **options: Any) -> Any:
         loop = MainLoop(InspectAdapter(self.model, **options))
-        return asyncio.run(loop.execute_async(prompt, "Hello."))
+        return asyncio.run(loop.execute_async(prompt, "Hello.", conversation=conversation))
 
 
 def said(*content: Any, calls: Sequence[ToolCall] = (), **usage: int) -> ModelOutput:
@@ -147,6 +150,18 @@ def test_answer_is_sent_back_with_the_reasoning_and_the_data_of_its_provider(
     script.run()
     sent_back = script.received[1].messages[2]
     assert (sent_back.content, sent_back.tool_calls) == (content, [packing])
+
+
+def test_another_model_receives_the_text_without_the_reasoning() -> None:
+    thought = ContentReasoning(reasoning="hm", signature="signed")
+    first = Script(said(thought, ContentText(text="One.")), name="one")
+    conversation = first.run().response.conversation
+    for name, kept in (("one", True), ("two", False)):
+        script = Script(said(ContentText(text="Two.")), name=name)
+        script.run(conversation=conversation)
+        sent_back = script.received[0].messages[2]
+        assert sent_back.text == "One."
+        assert (thought in sent_back.content_list) is kept
 
 
 def test_reasoning_and_citations_are_in_the_response() -> None:
@@ -226,6 +241,13 @@ def test_settings_become_the_generate_config() -> None:
     assert script.received[1].choice == "auto"
 
 
+@pytest.mark.parametrize(("choice", "sent"), [("required", "any"), ("none", "none")])
+def test_tool_choice_has_the_word_of_inspect(choice: str, sent: str) -> None:
+    script = Script(said(calls=[packing]), said(ContentText(text="Done.")))
+    script.run(settings=ModelSettings(tool_choice=choice))
+    assert script.received[0].choice == sent
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -277,6 +299,35 @@ def test_unfinished_answers_and_failures_have_a_code() -> None:
             with pytest.raises(PromptEvaluationError) as caught:
                 Script(output).run()
             assert caught.value.code == code, output
+
+
+def test_streamed_answer_that_was_filtered_has_the_same_code() -> None:
+    async def stream(model: Any) -> list[object]:
+        events = InspectAdapter(model).stream_async(template, message="Hello.")
+        return [event async for event in events]
+
+    with pytest.raises(PromptEvaluationError) as caught:
+        asyncio.run(stream(Script(stopped("content_filter", error="odd words")).model))
+    assert caught.value.code == "content_filter"
+
+
+@modelapi("rejecting")
+class Rejecting(ModelAPI):  # type: ignore[misc]  # Any where Inspect is not installed
+    """A provider that returns an error together with the request, as Inspect's own do."""
+
+    async def generate(self, *_: Any, **__: Any) -> Any:
+        return StatusError("the prompt is odd"), ModelCall.create({"prompt": "very long"}, {})
+
+
+class StatusError(Exception):
+    status_code = 422
+
+
+def test_providers_error_is_reported_without_the_request_that_inspect_quotes() -> None:
+    loop = MainLoop(InspectAdapter("rejecting/model"))
+    with pytest.raises(PromptEvaluationError) as caught:
+        asyncio.run(loop.execute_async(template, "Hello."))
+    assert (caught.value.message, caught.value.status) == ("the prompt is odd", 422)
 
 
 def test_error_does_not_contain_the_models_key() -> None:

@@ -20,6 +20,7 @@ from inspect_ai.model import (
     ChatMessageUser,
     ContentAudio,
     ContentImage,
+    ContentReasoning,
     ContentText,
     ModelOutput,
     ModelUsage,
@@ -182,6 +183,25 @@ def scores(log: EvalLog) -> list[Any]:
 def test_each_epoch_has_a_session_of_its_own(tmp_path: Path) -> None:
     log = run(tmp_path, epochs=3)
     assert scores(log) == [True, True, True]
+
+
+def test_messages_are_those_of_the_last_request_and_its_answer(tmp_path: Path) -> None:
+    seen = list[Any]()
+    thought = ContentReasoning(reasoning="hm", signature="signed")
+    first, last = looked_up(), said()
+    first.message.content = [thought, ContentText(text="Let me see.")]
+    outputs = [first, last]
+    script = iter(outputs)
+
+    def play(messages: Any, *_: object) -> ModelOutput:
+        seen.append(messages)
+        return next(script)
+
+    model = get_model("mockllm/model", custom_outputs=play, memoize=False)
+    log = run(tmp_path, solver=as_solver(template, MainLoop(InspectAdapter(model))))
+    [sample] = samples_of(log)
+    assert sample.messages[:-1] == seen[-1]
+    assert thought in sample.messages[2].content
 
 
 def test_scorer_finds_messages_answer_and_session_also_in_a_stored_log(tmp_path: Path) -> None:
