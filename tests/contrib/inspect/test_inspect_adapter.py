@@ -1,5 +1,5 @@
 """`InspectAdapter`: the request that an Inspect model receives, and its reply."""
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportUntypedClassDecorator=false, reportUntypedBaseClass=false
 
 import asyncio
 from collections.abc import Sequence
