@@ -148,12 +148,13 @@ def test_a_changed_case_is_named_as_the_reason(tmp_path: Path) -> None:
 
 def test_time_limits_and_concurrency_do_not_ask_again(tmp_path: Path) -> None:
     model = FunctionAdapter(echo)
-    for options in (
+    every: list[dict[str, Any]] = [
         {"timeout": 5.0, "concurrency": 1},
         {"timeout": 60.0, "concurrency": 4},
         {"settings": ModelSettings(timeout=3)},
         {"prices": lambda usage, model: 0.1, "budget": Budget(max_cost=5)},
-    ):
+    ]
+    for options in every:
         evaluate(questions(), question_cases(3), model=model, folder=tmp_path, **options)
     assert model.asked == 3
 

@@ -94,7 +94,7 @@ def load_evaluators(names: Iterable[str] | None) -> list[AnyEvaluator]:
     """Loads evaluators, or lists of them."""
     found: list[AnyEvaluator] = []
     for name in names or ():
-        value = load(name, "evaluator")
+        value: Any = load(name, "evaluator")  # Any: checked below
         for one in value if isinstance(value, list | tuple) else [value]:
             if not callable(one):
                 raise UsageError(
