@@ -95,12 +95,12 @@ def load_evaluators(names: Iterable[str] | None) -> list[AnyEvaluator]:
     found: list[AnyEvaluator] = []
     for name in names or ():
         value: Any = load(name, "evaluator")  # Any: checked below
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if not callable(one):
-                raise UsageError(
-                    f"--evaluators {name} must be an evaluator or a list of them, got {one!r:.100}"
-                )
-            found.append(one)
+        several: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
+        if wrong := [one for one in several if not callable(one)]:
+            raise UsageError(
+                f"--evaluators {name} must be an evaluator or a list of them, got {wrong[0]!r:.100}"
+            )
+        found += several
     return found
 
 
