@@ -28,7 +28,7 @@ from asyncio import sleep
 from dataclasses import dataclass
 from itertools import repeat
 
-from weakincentives import MarkdownSection, PromptTemplate
+from weakincentives import MarkdownSection, PromptTemplate, RunConfig
 from weakincentives.testing import ScriptedAdapter, say
 
 
@@ -85,6 +85,11 @@ checks = [correct, length]
 
 def model(**options):
     return ScriptedAdapter(repeat(answer))
+
+
+def priced_model(**options):
+    config = RunConfig(prices=lambda usage, model: 1.0)
+    return ScriptedAdapter(repeat(answer), config=config)
 
 
 def slow_model(**options):
@@ -286,6 +291,29 @@ def test_baseline_is_written_by_its_option_only_and_the_changes_are_shown(wink: 
     done = wink(*worse, "--write-baseline")
     assert "2 down: one, two" in done.stdout
     assert baseline.read_bytes() != before
+
+
+def test_variant_is_compared_with_its_namesake_in_the_baseline(wink: Wink) -> None:
+    variants = ("--variant", "base", "--variant", "bad:temperature=1.5")
+    options = (*SCORED, *variants, "--baseline", "baseline.json")
+    assert wink(*options, "--write-baseline").returncode == 0
+    done = wink(*options)
+    assert "bad against bad: 2 cases; p-values are corrected for 2 comparisons" in done.stdout
+    assert "0 up; 0 down" in done.stdout
+    assert "1 up" not in done.stdout
+
+
+def test_baseline_is_kept_if_the_budget_ends_before_the_runs(wink: Wink) -> None:
+    model = ("--adapter", "faq:priced_model", "--concurrency", "1")
+    options = (*SCORED[:3], *model, "--baseline", "baseline.json", "--write-baseline")
+    done = wink(*options, "--budget", "1")
+    assert done.returncode == 2
+    assert "base: 1 answered, 1 unrun" in done.stdout
+    assert "The experiment is not complete." in done.stdout
+    assert done.stderr.endswith("wink: baseline.json is unchanged, because runs are missing\n")
+    assert not (wink.folder / "baseline.json").exists()
+    assert wink(*options, "--budget", "2").returncode == 0
+    assert (wink.folder / "baseline.json").exists()
 
 
 def test_baseline_with_other_cases_is_refused_and_can_be_replaced(wink: Wink) -> None:

@@ -167,6 +167,25 @@ def test_missing_runs_leave_no_verdict_unless_the_interval_is_for_every_look() -
     assert verdict(" ".join("1" * 60), " ".join("0" * 60), anytime=True) == "worse"
 
 
+def test_case_without_results_is_missing_too() -> None:
+    a, b = variant("a", {"ok": "0 " * 20}), variant("b", {"ok": "1 " * 20})
+    result = compare(a, replace(b, results=b.results[:-2])).scores["ok"].result
+    assert result is not None
+    assert (result.verdict, result.reason) == ("inconclusive", "runs of 2 cases are missing")
+
+
+def test_looks_at_more_scores_need_wider_intervals() -> None:
+    def width(scores: int) -> float:
+        rows = {f"s{index}": "1 0 1 1 0 1 " * 20 for index in range(scores)}
+        a, b = variant("a", rows), variant("b", rows)
+        result = compare(a, b, anytime=True).scores["s0"].result
+        assert result is not None
+        assert result.interval is not None
+        return result.interval[1] - result.interval[0]
+
+    assert width(1) < width(2) < width(10)
+
+
 def test_looks_while_runs_are_missing_require_bounds_and_independent_cases() -> None:
     numbers: list[list[Value]] = [[0.5]] * 30
     ones, groups = "1 " * 30, ["a", "b"] * 15

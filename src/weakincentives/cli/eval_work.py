@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from inspect import isfunction, signature
 from pathlib import Path
-from typing import Any, NoReturn, Unpack
+from typing import Any, NoReturn, Unpack, cast
 
 from typer import Exit
 
@@ -94,13 +94,13 @@ def load_evaluators(names: Iterable[str] | None) -> list[AnyEvaluator]:
     """Loads evaluators, or lists of them."""
     found: list[AnyEvaluator] = []
     for name in names or ():
-        value: Any = load(name, "evaluator")  # Any: checked below
-        several: Sequence[Any] = value if isinstance(value, list | tuple) else (value,)
-        if wrong := [one for one in several if not callable(one)]:
-            raise UsageError(
-                f"--evaluators {name} must be an evaluator or a list of them, got {wrong[0]!r:.100}"
-            )
-        found += several
+        value = load(name, "evaluator")
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if not callable(one):
+                raise UsageError(
+                    f"--evaluators {name} must be an evaluator or a list of them, got {one!r:.100}"
+                )
+            found.append(cast(AnyEvaluator, one))  # its results are checked when it is called
     return found
 
 

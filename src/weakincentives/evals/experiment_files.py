@@ -1,8 +1,8 @@
 """Saves experiments as JSON with all scores by case and repeat, and loads them."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from .. import serde
 from ..atomic_writes import replacing
 from ..displays import escape_hidden
-from ..errors import SerdeError
 from ..serde.json_types import AnyJson
 from .results import Experiment
 
@@ -50,20 +49,21 @@ def load_experiment(path: str | Path) -> Experiment:
     not enough for a comparison.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        data, has_surrogates = json.loads(text), re.search(r"\\u[dD]", text) is not None
         version = data.pop("version")
         for variant in data["variants"].values():
             variant.pop("summaries", None)
         if version != _VERSION:
             raise ValueError(f"version must be {_VERSION}, got {version!r}")
-        parsed = serde.parse(Experiment, _with_text(data, _hide))
+        parsed = serde.parse(Experiment, _with_text(data, _hide) if has_surrogates else data)
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         cause = error if isinstance(error, ValueError) else "it is not an experiment"
         raise ValueError(
             f"{path} cannot be compared: {cause}; write it with wink eval --json or "
             "--write-baseline, which save the scores of each case and repeat"
         ) from error
-    experiment: Experiment = _with_text(parsed, _reveal)
+    experiment: Experiment = _with_text(parsed, _reveal) if has_surrogates else parsed
     for variant in experiment.variants.values():
         if not variant.results or not variant.cases.keys() >= {it.case for it in variant.results}:
             raise ValueError(f"{path}: variant {variant.name!r} must have results of its cases")
@@ -80,8 +80,8 @@ def _line(value: AnyJson) -> str:
     return escape_hidden(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-# pydantic does not accept lone surrogates, which models and JSON can contain. In between, each
-# character is replaced by the characters of its UTF-8 bytes, which leaves ASCII as it is.
+# pydantic rejects lone surrogates, which models and JSON can contain, and replaces those in keys.
+# For it, each character becomes the characters of its UTF-8 bytes, which leaves ASCII as it is.
 def _hide(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
@@ -91,7 +91,7 @@ def _reveal(text: str) -> str:
 
 
 def _dump(value: object) -> Any:
-    with suppress(SerdeError):  # which is faster
+    if r"\ud" not in repr(value):  # `repr` escapes surrogates
         return serde.dump(value)
     return _with_text(serde.dump(_with_text(value, _hide)), _reveal)
 
