@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +25,8 @@ from weakincentives.evals.experiment_files import load_experiment, save_baseline
 from weakincentives.limits import RunUsage
 
 FAQ = """
-from asyncio import sleep
+import time
+from asyncio import sleep, to_thread
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -74,6 +76,11 @@ class Slow(ScriptedAdapter):
         await sleep(60)
 
 
+class Blocked(ScriptedAdapter):
+    async def ask_async(self, request, /):
+        await to_thread(time.sleep, 30)
+
+
 def several(case, run):
     if case.id == "two":
         raise ValueError("no idea")
@@ -94,6 +101,10 @@ def priced_model(**options):
 
 def slow_model(**options):
     return Slow([])
+
+
+def blocked_model(**options):
+    return Blocked([])
 """
 CASES = """
 - id: one
@@ -472,8 +483,9 @@ def test_progress_has_no_control_characters_where_they_are_unwanted(
     assert not set(seen) & {"\r", "\x1b"}
 
 
-def test_ctrl_c_says_how_to_continue_and_ends_with_2(faq: Path) -> None:
-    command = [*SCORED[:3], "--adapter", "faq:slow_model", "--concurrency", "1"]
+@pytest.mark.parametrize("model", ["slow_model", "blocked_model"])
+def test_ctrl_c_says_how_to_continue_and_ends_with_2(faq: Path, model: str) -> None:
+    command = [*SCORED[:3], "--adapter", f"faq:{model}", "--concurrency", "1"]
     running = subprocess.Popen(
         [sys.executable, "-c", START, *command],
         cwd=faq,
@@ -485,12 +497,15 @@ def test_ctrl_c_says_how_to_continue_and_ends_with_2(faq: Path) -> None:
     )
     while not [*faq.glob("evals/runs/*")]:
         assert running.poll() is None
+    time.sleep(0.3)
     running.send_signal(signal.SIGINT)
+    started = time.monotonic()
     out, err = running.communicate(timeout=10)
+    assert time.monotonic() - started < 2.5
     assert (running.returncode, out) == (2, "")
     assert err == (
         "wink: interrupted; to continue, run wink eval faq:template cases.yaml --adapter "
-        "faq:slow_model --concurrency 1\n"
+        f"faq:{model} --concurrency 1\n"
     )
 
 

@@ -1,13 +1,16 @@
 """The parts of `wink eval` and `wink compare`, which only these commands import."""
 
 import json
+import os
 import shlex
+import signal
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from inspect import isfunction, signature
 from pathlib import Path
+from threading import Timer
 from typing import Any, NoReturn, Unpack, cast
 
 from typer import Exit
@@ -41,6 +44,8 @@ __all__ = [
     "report",
     "run_cases",
 ]
+
+_SECONDS_TO_END = 1.5  # after Ctrl-C
 
 # --- Arguments
 
@@ -145,11 +150,33 @@ def run_cases(
             options["model"] = _model(load_adapter(name, stack, **arguments))
         try:
             options["progress"] = stack.enter_context(showing_progress())
-            return evaluate(evaluated, dataset, **options)
+            with _interruptible():
+                return evaluate(evaluated, dataset, **options)
         except KeyboardInterrupt:
-            command = single_line(shlex.join(["wink", *sys.argv[1:]]))
-            sys.stderr.write(f"wink: interrupted; to continue, run {command}\n")
             raise Exit(2) from None
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Says on Ctrl-C how to continue, and ends the process soon, even if a tool blocks.
+
+    The runs' logs contain everything up to that moment. A second Ctrl-C ends the process at once.
+    """
+
+    def stop(*_: object) -> NoReturn:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(2))
+        command = single_line(shlex.join(["wink", *sys.argv[1:]]))
+        sys.stderr.write(f"wink: interrupted; to continue, run {command}\n")
+        timer = Timer(_SECONDS_TO_END, os._exit, (2,))
+        timer.daemon = True
+        timer.start()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _model(adapter: ProviderAdapter) -> LoopAdapter:
