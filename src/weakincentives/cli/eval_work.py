@@ -156,6 +156,10 @@ def run_cases(
             raise Exit(2) from None
 
 
+def _exit_now(*_: object) -> NoReturn:
+    os._exit(2)
+
+
 @contextmanager
 def _interruptible() -> Generator[None]:
     """Says on Ctrl-C how to continue, and ends the process soon, even if a tool blocks.
@@ -164,7 +168,7 @@ def _interruptible() -> Generator[None]:
     """
 
     def stop(*_: object) -> NoReturn:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(2))
+        signal.signal(signal.SIGINT, _exit_now)
         command = single_line(shlex.join(["wink", *sys.argv[1:]]))
         sys.stderr.write(f"wink: interrupted; to continue, run {command}\n")
         timer = Timer(_SECONDS_TO_END, os._exit, (2,))
