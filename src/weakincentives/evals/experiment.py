@@ -26,6 +26,7 @@ from ..model_settings import ModelSettings
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
+from .durable_target import DurableTarget
 from .evaluator_keys import key_of
 from .explanations import Explanations, store_parts
 from .keys import case_digests, combined, digest, prompt_parts, variant_parts
@@ -44,7 +45,10 @@ _OVER = "not run: the budget of the experiment is used up"
 type AnyEvaluator = Evaluator | Callable[..., Judgement]
 
 type Target = AnyTemplate | Callable[[Case], AnyPrompt | AnyTemplate]
-"""A template, to which each case's params are bound, or a function that returns a case's prompt."""
+"""A template, to which each case's params are bound, or a function that returns a case's prompt.
+
+A `DurableTarget` is such a function, whose runs are performed by workers.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,8 @@ class _Arm:
         if known is None:
             store = LocalPromptOverridesStore() if self.tag else None
             base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
+            if not self.tag and not isinstance(given, PromptTemplate):
+                base = given  # with its own overrides
             base = base.for_run()  # reads the overrides only once
             parts = {**prompt_parts(base), **self.parts}
             variant = digest(parts)
@@ -227,6 +233,8 @@ class _Evaluation:
 
     def _arm(self, target: Target, variant: Variant) -> _Arm:
         target = variant.prompt or target
+        if isinstance(target, DurableTarget):
+            return self._durable_arm(target, variant)
         adapter = self._paced(variant.model or self._options.get("model"))
         settings = variant.settings
         if (common := self._options.get("settings")) is not None:
@@ -234,6 +242,16 @@ class _Evaluation:
         of_template = target.settings if isinstance(target, PromptTemplate) else None
         parts = variant_parts(adapter.inner, self._options.get("config"), (settings, of_template))
         return _Arm(variant.name, target, adapter, settings, variant.tag, parts, self._folder)
+
+    def _durable_arm(self, target: DurableTarget, variant: Variant) -> _Arm:
+        target.check_options(
+            self._options, tag=variant.tag, model=variant.model, settings=variant.settings
+        )
+        agent, adapter = target.installed, self._paced(target.installed.adapter)
+        loop = agent.main_loop
+        parts = variant_parts(adapter.inner, loop.config, (agent.prompt().settings,))
+        parts["agent"] = digest(target.agent, loop.max_expansions, loop.compaction)
+        return _Arm(variant.name, target, adapter, None, "", parts, self._folder)
 
     def _paced(self, model: object, *, is_judge: bool = False) -> PacedAdapter:
         adapter = adapter_for(model) if model is None or isinstance(model, str) else model
@@ -273,6 +291,8 @@ class _Evaluation:
                         continue
                     prompt, _ = arm.prompt(case)
                     self._check(case, prompt)
+                    if isinstance(arm.target, DurableTarget):
+                        arm.target.check_case(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
                 digests.append(case_digests(case))
@@ -338,6 +358,7 @@ class _Evaluation:
             config=self._options.get("config"),
             timeout=self._options.get("timeout"),
             approver=self._options.get("approver"),
+            workers=arm.target if isinstance(arm.target, DurableTarget) else None,
         )
         if self._is_over():
             return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)

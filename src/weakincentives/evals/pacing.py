@@ -180,6 +180,13 @@ class PacedAdapter(LoopAdapter):
         if prices is not None:
             self.config = replace(self.config, prices=prices)
 
+    def settle(self, usage: RunUsage) -> RunUsage:
+        """Counts a run of other processes, and returns its usage with its cost, if it is known."""
+        if usage.cost is None and self.prices is not None and usage.calls:
+            usage = replace(usage, cost=self.prices(usage.usage, self.model))
+        self.ledger.settle(_NOTHING, usage)
+        return usage
+
     def check_settings(self, settings: ModelSettings) -> None:
         self.inner.check_settings(settings)
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from ...errors import SerdeError
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.logged_run import LoggedRun
-from ...evaluation.stored_log import read_rows
+from ...evaluation.stored_log import Row, read_rows
 from ...evaluation.suspension import Suspension, previews_of_0_2
 from .database import (
     Extra,
@@ -245,6 +245,12 @@ class WaitingRuns:
             with database_errors():
                 log = read_rows(self.table.rows(part), log)
         return log
+
+    def rows(self, run_id: str) -> list[Row]:
+        """Returns the rows of a run's log so far; each part's rows continue those before it."""
+        with database_errors():
+            parts = parts_of(self._engine, run_id)
+            return [row for part, _ in parts for row in self.table.rows(part)]
 
     def _stored(self, run_ids: Sequence[str], status: RunStatus | None) -> list[StoredRun]:
         parts = self._parts(run_ids)
