@@ -6,13 +6,22 @@ files.
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from support.durable_processes import Extra, RunStore, dbos, engine_room
-from support.eval_models import Answer, FunctionAdapter, Note, Question, Topic, say, write_notes
+from support.eval_models import (
+    Answer,
+    FunctionAdapter,
+    Note,
+    Question,
+    Reply,
+    Topic,
+    failed,
+    turn_of,
+    write_notes,
+)
 from weakincentives import MainLoop, serde
 from weakincentives.contrib.durable import DurableRuns, WorkerFailover, durable, install
 from weakincentives.evals import Case, DurableTarget, EvalRun, Experiment, evaluate
@@ -83,20 +92,15 @@ def left(case: Case, run: EvalRun) -> Mapping[str, str]:
     }
 
 
-def model(requests: Path, fails: Path | None = None) -> FunctionAdapter:
-    """Returns a model whose requests are lines of a file; while `fails` exists, answers fail."""
+def model(requests: Path, fails: Callable[[], bool] = bool) -> FunctionAdapter:
+    """Returns a model whose requests are lines of a file; it fails while `fails` says so."""
 
-    async def answer(request: ProviderRequest, text: str) -> Any:
+    async def answer(request: ProviderRequest, text: str) -> Reply:
         await asyncio.sleep(0.01)
         descriptor = os.open(requests, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(descriptor, b"request\n")
         os.close(descriptor)
-        if fails is not None and fails.exists() and "q1." in text:
-            from support.eval_models import failed, turn_of
-
-            if turn_of(request) == 2:
-                return failed()
-        return write_notes(request, text)
+        return failed() if turn_of(request) == 2 and fails() else write_notes(request, text)
 
     return FunctionAdapter(answer)
 
@@ -107,7 +111,7 @@ def asked(requests: Path) -> int:
 
 def opened(store: RunStore, executor_id: str) -> DurableRuns:
     """Sets this process up, without launching DBOS."""
-    adapter = model(store.folder / "requests", store.folder / "fails")
+    adapter = model(store.folder / "requests", (store.folder / "fails").exists)
     runs = install({"journal": durable(MainLoop(adapter), journal().bind)})
     dbos.DBOS(config=runs.config("evals", store.url, executor_id=executor_id))
     engine_room._get_or_create_dbos_registry().get_internal_queue()._polling_interval_sec = 0.05
@@ -125,15 +129,25 @@ def worker(store: RunStore, executor_id: str) -> None:
             asyncio.run(asyncio.sleep(0.05))
 
 
-def coordinate(store: RunStore, count: int, *, queue: str | None, folder: str | None) -> None:
+def coordinate(
+    store: RunStore, count: int, *, queue: str | None = None, folder: str | None = None
+) -> None:
     """Runs the experiment, and writes its results."""
+    with_target(store, queue, lambda target: write(store, on(target, count, folder)))
+
+
+def with_target(store: RunStore, queue: str | None, use: Callable[[DurableTarget], object]) -> None:
+    """Calls `use` with the target of an experiment, in a process that has launched DBOS."""
     runs = opened(store, "desk")
     if queue is not None:
         dbos.DBOS.listen_queues([])
     dbos.DBOS.launch()
     (store.folder / "desk.ready").touch()
-    target = DurableTarget(runs, "journal", queue)
-    experiment = on(target, count, folder)
+    use(DurableTarget(runs, "journal", queue))
+
+
+def write(store: RunStore, experiment: Experiment) -> None:
+    """Writes the results of an experiment for the test."""
     written = store.folder / "results.new"
     written.write_text(rows(experiment))
     written.rename(store.folder / "results")
@@ -145,9 +159,8 @@ def on(target: Extra, count: int, folder: str | None, **options: Extra) -> Exper
         cases(count),
         evaluators=[left],
         repeats=REPEATS,
-        concurrency=12,
         folder=folder,
-        **options,
+        **{"concurrency": 12, **options},
     )
 
 
@@ -159,6 +172,3 @@ def rows(experiment: Experiment) -> str:
             for result in experiment["base"].results
         ]
     )
-
-
-__all__ = ["ANSWERS", "say"]

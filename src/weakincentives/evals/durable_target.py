@@ -11,13 +11,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..evaluation.errors import BudgetExceededError, PromptEvaluationError
-from ..evaluation.stored_log import Row
+from ..evaluation.logged_run import usage_of
+from ..evaluation.stored_log import Row, read_rows
 from ..filesystem import Filesystem
 from ..limits import RunUsage
 from ..prompt.template import AnyPrompt
 from ..runtime.session import Session
 from .cases import Case
-from .pacing import Ledger
+from .pacing import PacedAdapter
 from .run_logs import before_failure, is_final
 
 if TYPE_CHECKING:  # experiments without workers do not load the package
@@ -99,12 +100,14 @@ class DurableTarget:
             names = ", ".join(sorted(unknown))
             raise ValueError(f"the agent {self.agent!r} has no state of {names}; pass types=")
 
-    async def perform(self, key: str, case: Case, session: Session, ledger: Ledger) -> EndedRun:
+    async def perform(
+        self, key: str, case: Case, session: Session, adapter: PacedAdapter
+    ) -> EndedRun:
         """Returns a run once it has ended; starts it unless the database has it."""
         found = await asyncio.to_thread(self._find, key)
         if isinstance(found, EndedRun):
             return found
-        one = RunUsage(calls=1, cost=0.0)
+        ledger, one, used = adapter.ledger, RunUsage(calls=1, cost=0.0), None
         try:
             while True:
                 if ledger.reserve(one):
@@ -115,13 +118,17 @@ class DurableTarget:
         self._open.add(key)
         try:
             run = await asyncio.to_thread(self._start, *found, case, session)
-            while True:
-                if await asyncio.to_thread(_has_ended, run):
-                    return await asyncio.to_thread(self._ended, run)
-                await asyncio.sleep(max(_POLL, len(self._open) / _LOOKS))
+            while not await asyncio.to_thread(_has_ended, run):
+                wait = max(_POLL, len(self._open) / _LOOKS)
+                await asyncio.sleep(wait)
+            ended = await asyncio.to_thread(self._ended, run)
+            earlier = {(row.path, row.position) for row in found[1]}
+            new = [row for row in ended.rows if (row.path, row.position) not in earlier]
+            used = adapter.priced(usage_of(read_rows(new)))
+            return ended
         finally:
             self._open.discard(key)
-            ledger.settle(one, None)
+            ledger.settle(one, used)
 
     def _find(self, key: str) -> EndedRun | tuple[str, Sequence[Row]]:
         """Returns a run that has ended, or the id of the run and the start of its log."""

@@ -180,12 +180,11 @@ class PacedAdapter(LoopAdapter):
         if prices is not None:
             self.config = replace(self.config, prices=prices)
 
-    def settle(self, usage: RunUsage) -> RunUsage:
-        """Counts a run of other processes, and returns its usage with its cost, if it is known."""
-        if usage.cost is None and self.prices is not None and usage.calls:
-            usage = replace(usage, cost=self.prices(usage.usage, self.model))
-        self.ledger.settle(_NOTHING, usage)
-        return usage
+    def priced(self, usage: RunUsage) -> RunUsage:
+        """Returns the usage of a run with its cost, if the price is known."""
+        if usage.cost is not None or self.prices is None or not usage.calls:
+            return usage
+        return replace(usage, cost=self.prices(usage.usage, self.model))
 
     def check_settings(self, settings: ModelSettings) -> None:
         self.inner.check_settings(settings)

@@ -133,16 +133,15 @@ class Performer:
         if task.workers is None:
             ended = await self._execute(task, session, sink)
         else:
-            ledger = task.adapter.ledger
-            ended = await task.workers.perform(task.key, task.case, session, ledger)
+            ended = await task.workers.perform(task.key, task.case, session, task.adapter)
             file.copy(ended.rows)
             sink.load(LoggedRun())
             if ended.session is not None:
                 session.restore(ended.session.snapshot())
         log, error = sink.log, ended.error
         usage = usage_of(log)
-        if task.workers is not None and not ended.is_reused:
-            usage = task.adapter.settle(usage)
+        if task.workers is not None:
+            usage = task.adapter.priced(usage)
         outcome = _outcome(error, task.adapter)
         described = "" if error is None else _describe(error, task.timeout)
         if outcome == "answered" or is_final(error):

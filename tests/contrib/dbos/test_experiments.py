@@ -4,24 +4,35 @@ process is killed.
 
 import json
 import os
-import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any
 
 import pytest
 
+from support.durable_kills import everything
 from support.durable_processes import (
     NewRunStore,
     Postgres,
     RunStore,
+    execute,
+    run_in_process,
     start_process,
     until,
     wait_for_process,
+    with_runs,
 )
+from support.durable_runs import PAID, Job
+from support.eval_models import FunctionAdapter, Question, Topic, echo
 from support.eval_workers import (
     ANSWERS,
     AT_ONCE,
@@ -32,9 +43,17 @@ from support.eval_workers import (
     model,
     on,
     rows,
+    with_target,
     worker,
+    write,
 )
 from support.sizes import FULL
+from weakincentives.contrib.durable import DurableRuns
+from weakincentives.evals import Case, DurableTarget, EvalRun, Variant, evaluate, evaluator
+from weakincentives.evaluation.config import RunConfig
+from weakincentives.evaluation.logged_run import LoggedRun, usage_of
+from weakincentives.limits import Budget
+from weakincentives.model_settings import ModelSettings
 
 KILLS = 20 if FULL else 2
 CASES = 8 * KILLS
@@ -62,7 +81,7 @@ class Processes:
     def start(self, name: str, work: Callable[[], None]) -> int:
         (self._store.folder / f"{name}.ready").unlink(missing_ok=True)
         self.pids[name] = start_process(work, self._store.folder / f"{name}.log")
-        until(lambda: (self._store.folder / f"{name}.ready").exists())
+        until((self._store.folder / f"{name}.ready").exists)
         return self.pids[name]
 
     def worker(self, name: str) -> int:
@@ -90,23 +109,178 @@ def processes(store: RunStore) -> Generator[Processes]:
                 wait_for_process(pid)
 
 
-def test_worker_killed_at_random_moments_changes_no_result_of_an_experiment(
-    store: RunStore,
-) -> None:
-    moments = random.Random(18)
+def same(store: RunStore, count: int) -> bool:
+    """Whether the results are those of an experiment in a folder."""
+    results = json.loads((store.folder / "results").read_text())
+    return bool(results == json.loads(uncut(store.folder, count)))
+
+
+def run_count(store: RunStore) -> int:
+    return int(execute(store.url, "SELECT count(*) FROM weakincentives_runs")[0][0])
+
+
+def test_worker_killed_at_random_moments_changes_no_result(store: RunStore) -> None:
+    moments = Random(18)  # noqa: S311 - chance that can be repeated
     with processes(store) as all_of_them:
         for name in ("a", "b"):
             all_of_them.worker(name)
         desk = partial(coordinate, store, CASES, queue="evals", folder=str(store.folder / "evals"))
-        desk_pid = all_of_them.start("desk", desk)
+        pid = all_of_them.start("desk", desk)
         for _ in range(KILLS):
             time.sleep(moments.random())
             all_of_them.kill("a")
             assert not (store.folder / "results").exists(), "there was nothing left to kill"
             all_of_them.worker("a")
-        assert wait_for_process(desk_pid) == 0
-    expected = uncut(store.folder, CASES)
-    assert json.loads((store.folder / "results").read_text()) == json.loads(expected)
-    requests, sent = CASES * REPEATS * ANSWERS, asked(store.folder / "requests")
-    assert requests <= sent <= requests + KILLS * AT_ONCE
-    print(sent - requests)
+        assert wait_for_process(pid) == 0
+    assert same(store, CASES)
+    assert run_count(store) == CASES * REPEATS
+    requests = CASES * REPEATS * ANSWERS
+    assert requests <= asked(store.folder / "requests") <= requests + KILLS * AT_ONCE
+
+
+@pytest.mark.parametrize("keeps_folder", [True, False])
+def test_experiment_whose_coordinator_is_killed_continues_without_another_request(
+    store: RunStore, *, keeps_folder: bool
+) -> None:
+    moments = Random(7)  # noqa: S311 - likewise
+    folder = str(store.folder / "evals") if keeps_folder else None
+    desk = partial(coordinate, store, 12, queue="evals", folder=folder)
+    with processes(store) as all_of_them:
+        all_of_them.worker("a")
+        for _ in range(KILLS):
+            all_of_them.start("desk", desk)
+            time.sleep(moments.random())
+            all_of_them.kill("desk")
+        for _ in range(2):  # the second one finds that all have ended
+            (store.folder / "results").unlink(missing_ok=True)
+            assert wait_for_process(all_of_them.start("desk", desk)) == 0
+            assert same(store, 12)
+            assert asked(store.folder / "requests") == 12 * REPEATS * ANSWERS
+
+
+def test_experiment_in_one_process_with_sqlite_continues_after_kills(tmp_path: Path) -> None:
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    moments = Random(3)  # noqa: S311 - likewise
+    desk = partial(coordinate, store, 12)
+    with processes(store) as all_of_them:
+        for _ in range(KILLS):
+            all_of_them.start("desk", desk)
+            time.sleep(moments.random() / 4)
+            all_of_them.kill("desk")
+        assert not (store.folder / "results").exists(), "there was nothing left to kill"
+        assert wait_for_process(all_of_them.start("desk", desk)) == 0
+    assert same(store, 12)
+    requests = 12 * REPEATS * ANSWERS
+    assert requests <= asked(store.folder / "requests") <= requests + KILLS * 12 * REPEATS
+
+
+def test_provider_failure_is_asked_again_and_nothing_else_is(new_store: NewRunStore) -> None:
+    store = new_store()
+    store.folder.joinpath("fails").touch()
+
+    def use(target: DurableTarget) -> None:
+        before = [on(target, 3, None) for _ in range(2)]
+        assert {one.outcome for each in before for one in each["base"].results} == {"provider"}
+        assert [each.spent.calls for each in before] == [3 * REPEATS * 4, 3 * REPEATS]
+        store.folder.joinpath("fails").unlink()
+        after = on(target, 3, None)
+        assert (after.reused, after.spent.calls) == (0, 3 * REPEATS * 2)
+        write(store, after)
+        again = on(target, 3, None)
+        assert (again.reused, again.spent.calls) == (3 * REPEATS, 0)
+        assert rows(again) == rows(after)
+
+    run_in_process(store, partial(with_target, store, None, use))
+    results = json.loads((store.folder / "results").read_text())
+    expected = json.loads(uncut(store.folder, 3))
+    for one in results + expected:
+        del one["usage"]  # that of the failures is not known
+    assert results == expected
+    assert asked(store.folder / "requests") == 3 * REPEATS * (ANSWERS + 2)
+
+
+def test_run_of_an_experiment_waits_for_approval_and_keeps_its_whole_log(
+    new_store: NewRunStore,
+) -> None:
+    store = replace(new_store(), story=PAID, asks=True)
+    logs: list[tuple[LoggedRun, EvalRun]] = []
+
+    def use(runs: DurableRuns) -> None:
+        def decide() -> None:
+            while True:
+                for waiting in runs.waiting():
+                    runs.decide(waiting.wait_id, everything(waiting))
+                time.sleep(0.05)
+
+        def keep(case: Case, run: EvalRun) -> bool:
+            logs.append((runs.log(run.session.session_id), run))
+            return True
+
+        Thread(target=decide, daemon=True).start()
+        case = Case(id="1", params=(Job("run"),))
+        target = DurableTarget(runs, "agent")
+        with TemporaryDirectory() as folder:
+            for number in range(2):
+                result = evaluate(
+                    target,
+                    [case],
+                    repeats=REPEATS,
+                    folder=folder,
+                    evaluators=[evaluator(name=f"keep{number}")(keep)],
+                )
+                assert result.reused == number * REPEATS
+                assert [one.outcome for one in result["base"].results] == ["answered"] * REPEATS
+        assert len(logs) == 2 * REPEATS
+        for log, run in logs:
+            assert run.log == log
+            assert run.usage == usage_of(log)
+            assert "pay" in [call.name for call in run.calls]
+            session = runs.find("agent", run.session.session_id).session()
+            assert run.session.snapshot().to_json() == session.snapshot().to_json()
+
+    with_runs(store, use)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"model": FunctionAdapter(echo)}, "model= does not apply to the runs of the durable"),
+        ({"settings": ModelSettings(temperature=0)}, "settings= does not apply"),
+        ({"config": RunConfig(max_turns=3)}, "config= does not apply"),
+        ({"timeout": 9}, "timeout= does not apply"),
+        ({"variants": [Variant(name="a", tag="short")]}, "tag= does not apply"),
+        ({"variants": [Variant(name="a", model=FunctionAdapter(echo))]}, "model= does not apply"),
+        ({"agent": "essay"}, "no agent 'essay' is installed; there are 'journal'"),
+        ({"case": {"files": {"a": b"b"}}}, "a durable run cannot have files"),
+        ({"case": {"state": [Topic("x")]}}, "the agent 'journal' has no state of Topic"),
+        ({"case": {"params": ()}}, "the prompt needs params of Question"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_that_workers_cannot_follow_are_rejected(
+    store: RunStore, options: dict[str, Any], problem: str
+) -> None:
+    def use(target: DurableTarget) -> None:
+        target.agent = options.pop("agent", "journal")
+        case = {"id": "1", "params": (Question("q"),), **options.pop("case", {})}
+        with pytest.raises(ValueError, match=problem):
+            evaluate(target, [Case(**case)], **options)
+
+    run_in_process(store, partial(with_target, store, None, use))
+    assert asked(store.folder / "requests") == 0
+
+
+def test_budget_that_is_used_up_starts_no_more_runs(new_store: NewRunStore) -> None:
+    store = new_store()
+
+    def use(target: DurableTarget) -> None:
+        cut = on(target, 9, None, concurrency=1, budget=Budget(max_calls=2 * ANSWERS))
+        assert Counter(one.outcome for one in cut["base"].results) == {"answered": 2, "unrun": 16}
+        assert not cut.is_complete
+        assert cut.spent.calls == 2 * ANSWERS
+        whole = on(target, 9, None, prices=lambda usage, model: usage.total_tokens / 100)
+        assert (whole.reused, whole.is_complete) == (2, True)
+        assert whole.spent.cost == pytest.approx(16 * ANSWERS * 0.15)
+        assert whole["base"].usage.cost == pytest.approx(18 * ANSWERS * 0.15)
+
+    run_in_process(store, partial(with_target, store, None, use))
