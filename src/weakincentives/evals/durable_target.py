@@ -109,18 +109,16 @@ class DurableTarget:
             return found
         ledger, one, used = adapter.ledger, RunUsage(calls=1, cost=0.0), None
         try:
-            while True:
-                if ledger.reserve(one):
-                    break
+            while not ledger.reserve(one):
                 await asyncio.sleep(_POLL)
         except BudgetExceededError as error:
             return EndedRun(error=error)
         self._open.add(key)
         try:
             run = await asyncio.to_thread(self._start, *found, case, session)
-            while not await asyncio.to_thread(_has_ended, run):
-                wait = max(_POLL, len(self._open) / _LOOKS)
-                await asyncio.sleep(wait)
+            while await asyncio.to_thread(lambda: run.status) != "ended":
+                pause = max(_POLL, len(self._open) / _LOOKS)
+                await asyncio.sleep(pause)
             ended = await asyncio.to_thread(self._ended, run)
             earlier = {(row.path, row.position) for row in found[1]}
             new = [row for row in ended.rows if (row.path, row.position) not in earlier]
@@ -174,7 +172,3 @@ class DurableTarget:
             seconds=run.seconds,
             is_reused=is_reused,
         )
-
-
-def _has_ended(run: "DurableRun") -> bool:
-    return run.status == "ended"

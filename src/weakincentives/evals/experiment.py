@@ -6,7 +6,7 @@ answer. A run that has ended there is not performed again, and one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -173,7 +173,7 @@ class _Arm:
             store = LocalPromptOverridesStore() if self.tag else None
             base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
             if not self.tag and not isinstance(given, PromptTemplate):
-                base = given  # with its own overrides
+                base = given  # it can have overrides
             base = base.for_run()  # reads the overrides only once
             parts = {**prompt_parts(base), **self.parts}
             variant = digest(parts)
@@ -290,9 +290,9 @@ class _Evaluation:
                     if shape in checked:
                         continue
                     prompt, _ = arm.prompt(case)
-                    self._check(case, prompt)
                     if isinstance(arm.target, DurableTarget):
                         arm.target.check_case(case, prompt)
+                    self._check(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
                 digests.append(case_digests(case))
@@ -537,7 +537,7 @@ class _Evaluation:
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
         )
 
-    def _notes(self, names: Collection[str]) -> Iterator[str]:
+    def _notes(self, names: Set[str]) -> Iterator[str]:
         if self._explanations is not None:
             yield from self._explanations.notes()
         if others := len(self._performer.known - names):

@@ -7,11 +7,12 @@ not the prompt.
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import batched, chain, islice
+from itertools import batched, chain, count, islice
 from typing import Literal, NamedTuple
 
 from ...errors import SerdeError
@@ -247,10 +248,14 @@ class WaitingRuns:
         return log
 
     def rows(self, run_id: str) -> list[Row]:
-        """Returns the rows of a run's log so far; each part's rows continue those before it."""
+        """Returns the rows of a run's log so far, without the decisions on which it waited."""
+        found, numbers = dict[tuple[str, int], Row](), defaultdict[str, Iterator[int]](count)
         with database_errors():
-            parts = parts_of(self._engine, run_id)
-            return [row for part, _ in parts for row in self.table.rows(part)]
+            for part, _ in parts_of(self._engine, run_id):
+                found |= {(row.path, row.position): row for row in self.table.rows(part)}
+        return [
+            row._replace(position=next(numbers[path])) for (path, _), row in sorted(found.items())
+        ]
 
     def _stored(self, run_ids: Sequence[str], status: RunStatus | None) -> list[StoredRun]:
         parts = self._parts(run_ids)
