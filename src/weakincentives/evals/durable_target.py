@@ -109,7 +109,7 @@ class DurableTarget:
             return found
         ledger, one, used = adapter.ledger, RunUsage(calls=1, cost=0.0), None
         try:
-            while not ledger.reserve(one):
+            while not ledger.reserve(one):  # noqa: ASYNC110 - threads settle the ledger
                 await asyncio.sleep(_POLL)
         except BudgetExceededError as error:
             return EndedRun(error=error)

@@ -6,7 +6,7 @@ answer. A run that has ended there is not performed again, and one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -537,7 +537,7 @@ class _Evaluation:
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
         )
 
-    def _notes(self, names: Set[str]) -> Iterator[str]:
+    def _notes(self, names: set[str]) -> Iterator[str]:
         if self._explanations is not None:
             yield from self._explanations.notes()
         if others := len(self._performer.known - names):

@@ -145,7 +145,7 @@ def test_experiment_whose_coordinator_is_killed_continues_without_another_reques
 ) -> None:
     moments = Random(7)  # noqa: S311 - likewise
     folder = str(store.folder / "evals") if keeps_folder else None
-    desk = partial(coordinate, store, 12, queue="evals", folder=folder)
+    desk = partial(coordinate, store, CASES, queue="evals", folder=folder)
     with processes(store) as all_of_them:
         all_of_them.worker("a")
         for _ in range(KILLS):
@@ -155,14 +155,14 @@ def test_experiment_whose_coordinator_is_killed_continues_without_another_reques
         for _ in range(2):  # the second one finds that all have ended
             (store.folder / "results").unlink(missing_ok=True)
             assert wait_for_process(all_of_them.start("desk", desk)) == 0
-            assert same(store, 12)
-            assert asked(store.folder / "requests") == 12 * REPEATS * ANSWERS
+            assert same(store, CASES)
+            assert asked(store.folder / "requests") == CASES * REPEATS * ANSWERS
 
 
 def test_experiment_in_one_process_with_sqlite_continues_after_kills(tmp_path: Path) -> None:
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
     moments = Random(3)  # noqa: S311 - likewise
-    desk = partial(coordinate, store, 12)
+    desk = partial(coordinate, store, CASES)
     with processes(store) as all_of_them:
         for _ in range(KILLS):
             all_of_them.start("desk", desk)
@@ -170,9 +170,9 @@ def test_experiment_in_one_process_with_sqlite_continues_after_kills(tmp_path: P
             all_of_them.kill("desk")
         assert not (store.folder / "results").exists(), "there was nothing left to kill"
         assert wait_for_process(all_of_them.start("desk", desk)) == 0
-    assert same(store, 12)
-    requests = 12 * REPEATS * ANSWERS
-    assert requests <= asked(store.folder / "requests") <= requests + KILLS * 12 * REPEATS
+    assert same(store, CASES)
+    requests = CASES * REPEATS * ANSWERS
+    assert requests <= asked(store.folder / "requests") <= requests + KILLS * 12
 
 
 def test_provider_failure_is_asked_again_and_nothing_else_is(new_store: NewRunStore) -> None:
