@@ -244,6 +244,38 @@ def test_run_of_an_experiment_can_wait_for_approval(new_store: NewRunStore) -> N
     with_runs(store, use)
 
 
+def test_cancelled_run_has_failed_and_continues_in_the_next_experiment(
+    new_store: NewRunStore,
+) -> None:
+    store = replace(new_store(), story=PAID, asks=True)
+    case = Case(id="1", params=(Job("run"),))
+
+    def use(runs: DurableRuns) -> None:
+        def review() -> None:
+            while True:
+                for waiting in runs.waiting():
+                    if reviewer == ["cancel"]:
+                        runs.cancel(waiting.run_id)
+                    else:
+                        runs.decide(waiting.wait_id, everything(waiting))
+                time.sleep(0.05)
+
+        reviewer = ["cancel"]
+        Thread(target=review, daemon=True).start()
+        target = DurableTarget(runs, "agent")
+        (cancelled,) = evaluate(target, [case])["base"].results
+        assert cancelled.outcome == "failed"
+        assert "was cancelled" in cancelled.error
+        reviewer.clear()
+        (answered,) = evaluate(target, [case])["base"].results
+        assert (answered.outcome, answered.key) == ("answered", cancelled.key)
+        assert [run.run_id for run in runs.list_runs()] == [f"{answered.key}.2", answered.key]
+
+    with_runs(store, use)
+    requests = [words[1:] for words in store.facts.read() if words[0] == "provider"]
+    assert len(requests) == len(PAID), requests
+
+
 def test_options_that_workers_cannot_follow_are_rejected(tmp_path: Path) -> None:
     rejected: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({"model": FunctionAdapter(echo)}, {}, "model= does not apply to the runs of the durable"),
