@@ -154,13 +154,9 @@ def write(store: RunStore, experiment: Experiment) -> None:
 
 
 def on(target: Extra, count: int, folder: str | None, **options: Extra) -> Experiment:
+    options.setdefault("concurrency", 12)
     return evaluate(
-        target,
-        cases(count),
-        evaluators=[left],
-        repeats=REPEATS,
-        folder=folder,
-        **{"concurrency": 12, **options},
+        target, cases(count), evaluators=[left], repeats=REPEATS, folder=folder, **options
     )
 
 

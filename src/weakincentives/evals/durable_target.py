@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from ..adapters.core import LoopAdapter
 from ..evaluation.errors import BudgetExceededError, PromptEvaluationError
 from ..evaluation.logged_run import usage_of
 from ..evaluation.stored_log import Row, read_rows
@@ -18,6 +19,7 @@ from ..limits import RunUsage
 from ..prompt.template import AnyPrompt
 from ..runtime.session import Session
 from .cases import Case
+from .keys import digest, variant_parts
 from .pacing import PacedAdapter
 from .run_logs import before_failure, is_final
 
@@ -28,7 +30,7 @@ __all__ = ["DurableTarget", "EndedRun"]
 
 _POLL = 0.2  # seconds between two looks at a run, if there are few
 _LOOKS = 50  # a second, at all runs together
-_AGENT_DECIDES = ("model", "settings", "config", "timeout", "approver")
+_AGENT_DECIDES = ("model", "tag", "settings", "config", "timeout", "approver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +81,23 @@ class DurableTarget:
             raise ValueError(f"no agent {self.agent!r} is installed; there are {known}")
         return agent
 
-    def check_options(self, options: Mapping[str, object], **of_variant: object) -> None:
+    def check_options(self, *options: Mapping[str, object]) -> None:
         """Raises `ValueError` for options that would not reach the workers."""
-        given = {name: options.get(name) for name in _AGENT_DECIDES}
-        for name, value in (*given.items(), *of_variant.items()):
-            if value:
+        for name in _AGENT_DECIDES:
+            if any(given.get(name) for given in options):
                 raise ValueError(
                     f"{name}= does not apply to the runs of the durable agent {self.agent!r}, "
                     "whose workers decide on it; change the agent, or install another one"
                 )
+
+    def parts(self, adapter: LoopAdapter) -> Mapping[str, str]:
+        """Returns the digests of what determines the answers, besides the prompt and the case."""
+        agent = self.installed
+        loop = agent.main_loop
+        return {
+            **variant_parts(adapter, loop.config, (agent.prompt().settings,)),
+            "agent": digest(self.agent, loop.max_expansions, loop.compaction),
+        }
 
     def check_case(self, case: Case, prompt: AnyPrompt) -> None:
         """Raises `ValueError` for a case that workers cannot run."""

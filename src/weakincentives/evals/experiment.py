@@ -234,7 +234,11 @@ class _Evaluation:
     def _arm(self, target: Target, variant: Variant) -> _Arm:
         target = variant.prompt or target
         if isinstance(target, DurableTarget):
-            return self._durable_arm(target, variant)
+            own = {"tag": variant.tag, "model": variant.model, "settings": variant.settings}
+            target.check_options(self._options, own)
+            adapter = self._paced(target.installed.adapter)
+            parts = target.parts(adapter.inner)
+            return _Arm(variant.name, target, adapter, None, "", parts, self._folder)
         adapter = self._paced(variant.model or self._options.get("model"))
         settings = variant.settings
         if (common := self._options.get("settings")) is not None:
@@ -242,16 +246,6 @@ class _Evaluation:
         of_template = target.settings if isinstance(target, PromptTemplate) else None
         parts = variant_parts(adapter.inner, self._options.get("config"), (settings, of_template))
         return _Arm(variant.name, target, adapter, settings, variant.tag, parts, self._folder)
-
-    def _durable_arm(self, target: DurableTarget, variant: Variant) -> _Arm:
-        target.check_options(
-            self._options, tag=variant.tag, model=variant.model, settings=variant.settings
-        )
-        agent, adapter = target.installed, self._paced(target.installed.adapter)
-        loop = agent.main_loop
-        parts = variant_parts(adapter.inner, loop.config, (agent.prompt().settings,))
-        parts["agent"] = digest(target.agent, loop.max_expansions, loop.compaction)
-        return _Arm(variant.name, target, adapter, None, "", parts, self._folder)
 
     def _paced(self, model: object, *, is_judge: bool = False) -> PacedAdapter:
         adapter = adapter_for(model) if model is None or isinstance(model, str) else model

@@ -291,7 +291,7 @@ def test_options_that_workers_cannot_follow_are_rejected(tmp_path: Path) -> None
 
     def use(target: DurableTarget) -> None:
         for options, changes, problem in rejected:
-            case = Case(**{"id": "1", "params": (Question("q"),), **changes})
+            case = replace(Case(id="1", params=(Question("q"),)), **changes)
             with pytest.raises(ValueError, match=problem):
                 evaluate(target, [case], **options)
         target.agent = "essay"
