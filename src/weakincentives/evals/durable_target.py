@@ -6,7 +6,7 @@ ended, and scores them.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +94,13 @@ class DurableTarget:
         """Returns the digests of what determines the answers, besides the prompt and the case."""
         agent = self.installed
         loop = agent.main_loop
+        compaction, summary = loop.compaction, ""
+        if compaction is not None and (template := compaction.summary) is not None:
+            compaction, summary = replace(compaction, summary=None), template.descriptor.hash
         return {
             **variant_parts(adapter, loop.config, (agent.prompt().settings,)),
-            "agent": digest(self.agent, loop.max_expansions, loop.compaction),
+            "agent": digest(self.agent),
+            "loop": digest(loop.max_expansions, compaction, summary),
         }
 
     def check_case(self, case: Case, prompt: AnyPrompt) -> None:

@@ -49,12 +49,15 @@ from support.eval_workers import (
     write,
 )
 from support.sizes import FULL
-from weakincentives.contrib.durable import DurableRuns
+from weakincentives import MainLoop
+from weakincentives.contrib.durable import DurableRuns, durable, install
 from weakincentives.evals import Case, DurableTarget, EvalRun, Variant, evaluate, evaluator
+from weakincentives.evaluation.compaction import Compaction
 from weakincentives.evaluation.config import RunConfig
 from weakincentives.evaluation.logged_run import Asked, Decided, LoggedEntry, LoggedRun, usage_of
 from weakincentives.limits import Budget
 from weakincentives.model_settings import ModelSettings
+from weakincentives.prompt import MarkdownSection, PromptTemplate
 
 KILLS = 20 if FULL else 2
 CASES = 8 * KILLS
@@ -301,6 +304,29 @@ def test_options_that_workers_cannot_follow_are_rejected(tmp_path: Path) -> None
     store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
     run_in_process(store, partial(with_target, store, None, use))
     assert asked(store.folder / "requests") == 0
+
+
+def test_key_of_a_run_depends_on_the_limits_of_its_agents_loop(store: RunStore) -> None:
+    def summary(text: str) -> PromptTemplate[None]:
+        return PromptTemplate(
+            ns="evals", key="summary", sections=[MarkdownSection(title="Task", template=text)]
+        )
+
+    adapter = FunctionAdapter(echo)
+    loops = [
+        MainLoop(adapter),
+        MainLoop(adapter, max_expansions=3),
+        MainLoop(adapter, compaction=Compaction(9_000, 2)),
+        MainLoop(adapter, compaction=Compaction(9_000, 2, summary=summary("Be brief."))),
+        MainLoop(adapter, compaction=Compaction(9_000, 2, summary=summary("Be precise."))),
+    ]
+
+    def use() -> None:
+        runs = install({f"{n}": durable(loop, journal().bind) for n, loop in enumerate(loops)})
+        parts = [DurableTarget(runs, name).parts(adapter)["loop"] for name in runs.agents]
+        assert len(set(parts)) == len(loops)
+
+    run_in_process(store, use)
 
 
 def test_budget_that_is_used_up_starts_no_more_runs(new_store: NewRunStore) -> None:
