@@ -209,7 +209,7 @@ def without_decisions(log: LoggedRun) -> list[LoggedEntry]:
 
 def test_run_of_an_experiment_can_wait_for_approval(new_store: NewRunStore) -> None:
     store = replace(new_store(), story=PAID, asks=True)
-    logs: list[tuple[LoggedRun, EvalRun]] = []
+    kept: list[EvalRun] = []
 
     def use(runs: DurableRuns) -> None:
         def decide() -> None:
@@ -219,7 +219,7 @@ def test_run_of_an_experiment_can_wait_for_approval(new_store: NewRunStore) -> N
                 time.sleep(0.05)
 
         def keep(case: Case, run: EvalRun) -> bool:
-            logs.append((runs.log(run.session.session_id), run))
+            kept.append(run)
             return True
 
         Thread(target=decide, daemon=True).start()
@@ -236,8 +236,9 @@ def test_run_of_an_experiment_can_wait_for_approval(new_store: NewRunStore) -> N
                 )
                 assert result.reused == number * REPEATS
                 assert [one.outcome for one in result["base"].results] == ["answered"] * REPEATS
-        assert len(logs) == 2 * REPEATS
-        for log, run in logs:
+        assert len(kept) == 2 * REPEATS
+        for run in kept:
+            log = runs.log(run.session.session_id)
             assert without_decisions(run.log) == without_decisions(log)
             assert run.usage == usage_of(log)
             assert "pay" in [call.name for call in run.calls]
