@@ -12,6 +12,7 @@ from .comparisons import (
     compare,
     compare_all,
 )
+from .durable_target import DurableTarget
 from .experiment import EvaluateOptions, Progress, Variant, evaluate, evaluate_async
 from .experiment_files import load_experiment, save_baseline
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
@@ -27,6 +28,7 @@ __all__ = [
     "ComparisonError",
     "Comparisons",
     "Dataset",
+    "DurableTarget",
     "EvalCall",
     "EvalRun",
     "EvaluateOptions",

@@ -26,6 +26,7 @@ from ..model_settings import ModelSettings
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
+from .durable_target import DurableTarget
 from .evaluator_keys import key_of
 from .explanations import Explanations, store_parts
 from .judges import model_of
@@ -54,7 +55,10 @@ _OVER = "not run: the budget of the experiment is used up"
 type AnyEvaluator = Evaluator | Callable[..., Judgement]
 
 type Target = AnyTemplate | Callable[[Case], AnyPrompt | AnyTemplate]
-"""A template, to which each case's params are bound, or a function that returns a case's prompt."""
+"""A template, to which each case's params are bound, or a function that returns a case's prompt.
+
+A `DurableTarget` is such a function, whose runs are performed by workers.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,8 @@ class _Arm:
         if known is None:
             store = LocalPromptOverridesStore() if self.tag else None
             base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
+            if not self.tag and not isinstance(given, PromptTemplate):
+                base = given  # it can have overrides
             base = base.for_run()  # reads the overrides only once
             parts = {**prompt_parts(base), **self.parts}
             variant = digest(parts)
@@ -238,6 +244,12 @@ class _Evaluation:
 
     def _arm(self, target: Target, variant: Variant) -> _Arm:
         target = variant.prompt or target
+        if isinstance(target, DurableTarget):
+            own = {"tag": variant.tag, "model": variant.model, "settings": variant.settings}
+            target.check_options(self._options, own)
+            adapter = self._paced(target.installed.adapter)
+            parts = target.parts(adapter.inner)
+            return _Arm(variant.name, target, adapter, None, "", parts, self._folder)
         adapter = self._paced(variant.model or self._options.get("model"))
         settings = variant.settings
         if (common := self._options.get("settings")) is not None:
@@ -283,6 +295,8 @@ class _Evaluation:
                     if shape in checked:
                         continue
                     prompt, _ = arm.prompt(case)
+                    if isinstance(arm.target, DurableTarget):
+                        arm.target.check_case(case, prompt)
                     self._check(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
@@ -351,6 +365,7 @@ class _Evaluation:
             config=self._options.get("config"),
             timeout=self._options.get("timeout"),
             approver=self._options.get("approver"),
+            workers=arm.target if isinstance(arm.target, DurableTarget) else None,
         )
         if self._is_over():
             return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)

@@ -180,6 +180,12 @@ class PacedAdapter(LoopAdapter):
         if prices is not None:
             self.config = replace(self.config, prices=prices)
 
+    def priced(self, usage: RunUsage) -> RunUsage:
+        """Returns the usage of a run with its cost, if the price is known."""
+        if usage.cost is not None or self.prices is None or not usage.calls:
+            return usage
+        return replace(usage, cost=self.prices(usage.usage, self.model))
+
     def check_settings(self, settings: ModelSettings) -> None:
         self.inner.check_settings(settings)
 

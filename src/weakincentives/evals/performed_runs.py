@@ -29,21 +29,33 @@ from ..prompt.output import parse_output
 from ..prompt.template import AnyPrompt
 from ..runtime.session import Session
 from .cases import Case
+from .durable_target import DurableTarget, EndedRun
 from .pacing import PacedAdapter
 from .results import Outcome
-from .run_logs import BusyRun, Line, RunFile, RunSink, StoredEnd, stored_end
+from .run_logs import (
+    RUN_FAILURES,
+    BusyRun,
+    Line,
+    RunFile,
+    RunSink,
+    StoredEnd,
+    is_final,
+    stored_end,
+)
 from .scores import EvalCall, EvalRun
 
 __all__ = ["Performed", "Performer", "Task"]
 
 _POLL = 0.2  # seconds between two looks at a run that another process performs
 _MAX_ERROR = 4_000  # characters
-_RUN_FAILURES = {"output"}  # the model's own failures among the errors of requests and responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One run that is to be performed; `description` is the first line of its file."""
+    """One run that is to be performed, by `workers` if there are any.
+
+    `description` is the first line of its file.
+    """
 
     key: str
     description: Line
@@ -54,6 +66,7 @@ class Task:
     config: RunConfig | None = None
     timeout: float | None = None
     approver: Approver | None = None
+    workers: DurableTarget | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +132,54 @@ class Performer:
 
     async def _perform(self, task: Task, file: RunFile) -> Performed:
         session, sink = self._begin(task, file)
+        if task.workers is None:
+            ended = await self._execute(task, session, sink)
+        else:
+            ended = await task.workers.perform(task.key, task.case, session, task.adapter)
+            file.copy(ended.rows)
+            sink.load(LoggedRun())
+            if ended.session is not None:
+                session.restore(ended.session.snapshot())
+        log, error = sink.log, ended.error
+        usage = usage_of(log)
+        if task.workers is not None:
+            usage = task.adapter.priced(usage)
+        outcome = _outcome(error, task.adapter)
+        described = "" if error is None else _describe(error, task.timeout)
+        if outcome == "answered" or is_final(error):
+            if ended.rows:
+                file.append(task.key, 1, ended.rows, first=True)
+            file.end(
+                {"text": ended.text, "state": sink.unstored_state()},
+                {
+                    "outcome": outcome,
+                    "error": described,
+                    "usage": serde.dump(usage),
+                    "seconds": round(ended.seconds, 6),
+                },
+            )
+        return Performed(
+            outcome=outcome,
+            error=described,
+            usage=usage,
+            seconds=ended.seconds,
+            is_reused=ended.is_reused,
+            file=file,
+            run=_to_run(
+                log,
+                session,
+                file.files,
+                text=ended.text,
+                output=ended.output,
+                usage=usage,
+                seconds=ended.seconds,
+                error=error,
+            ),
+        )
+
+    @staticmethod
+    async def _execute(task: Task, session: Session, sink: RunSink) -> EndedRun:
+        """Performs a run in this process."""
         loop = MainLoop(task.adapter)
         options = ExecutionOptions(
             session=session,
@@ -136,38 +197,7 @@ class Performer:
             text, output = execution.text, execution.output
         except Exception as raised:
             error = raised
-        seconds = perf_counter() - started
-        log = sink.log
-        usage = usage_of(log)
-        outcome = _outcome(error, task.adapter)
-        described = "" if error is None else _describe(error, task.timeout)
-        if outcome == "answered" or _is_final(error):
-            file.end(
-                {"text": text, "state": sink.unstored_state()},
-                {
-                    "outcome": outcome,
-                    "error": described,
-                    "usage": serde.dump(usage),
-                    "seconds": round(seconds, 6),
-                },
-            )
-        return Performed(
-            outcome=outcome,
-            error=described,
-            usage=usage,
-            seconds=seconds,
-            file=file,
-            run=_to_run(
-                log,
-                session,
-                file.files,
-                text=text,
-                output=output,
-                usage=usage,
-                seconds=seconds,
-                error=error,
-            ),
-        )
+        return EndedRun(text=text, output=output, error=error, seconds=perf_counter() - started)
 
     @asynccontextmanager
     async def restored(self, task: Task, performed: Performed) -> AsyncGenerator[EvalRun[Any]]:
@@ -201,7 +231,9 @@ class Performer:
 
     def _begin(self, task: Task, file: RunFile) -> tuple[Session, RunSink]:
         """Returns the session and the sink of a run, with the case's state and files."""
-        session = Session(session_id=task.key)
+        agent = None if task.workers is None else task.workers.installed
+        session = Session(session_id=task.key) if agent is None else agent.session(task.key)
+        types = self._types if agent is None else (*self._types, *agent.types)
         task.prompt.declare_state(session)
         state: dict[type[object], list[object]] = {}
         for value in task.case.state:
@@ -215,7 +247,7 @@ class Performer:
                 for path, content in task.case.files.items():
                     files.write_bytes(path, content)
                 file.restore_files()
-        return session, RunSink(file, task.key, "", session, self._types)
+        return session, RunSink(file, task.key, "", session, types)
 
 
 def _reused(file: RunFile, end: StoredEnd) -> Performed:
@@ -238,18 +270,9 @@ def _outcome(error: Exception | None, adapter: PacedAdapter) -> Outcome:
         case BudgetExceededError() if adapter.ledger.is_exhausted:
             return "unrun"
         case PromptEvaluationError(phase="request" | "response", code=code):
-            return "failed" if code in _RUN_FAILURES else "provider"
+            return "failed" if code in RUN_FAILURES else "provider"
         case _:
             return "failed"
-
-
-def _is_final(error: Exception | None) -> bool:
-    """Whether a run that failed would fail again: the model has failed, and not code or time."""
-    if not isinstance(error, PromptEvaluationError):
-        return False
-    return error.code in _RUN_FAILURES or (
-        error.phase == "limit" and error.code not in ("budget", "deadline")
-    )
 
 
 def _describe(error: Exception, timeout: float | None) -> str:

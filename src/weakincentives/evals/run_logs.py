@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, Self
 
 from .. import serde
+from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.logged_run import LoggedEntry, LoggedRun
 from ..evaluation.run_log import RunLog
 from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog
@@ -25,7 +26,20 @@ from ..limits import utc_now
 # missing on Windows, where two experiments must not use one folder at the same time
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Any: as typeshed has no stub
 
-__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "stored_end"]
+__all__ = [
+    "RUN_FAILURES",
+    "BusyRun",
+    "Line",
+    "RunFile",
+    "RunSink",
+    "StoredEnd",
+    "before_failure",
+    "is_final",
+    "stored_end",
+]
+
+RUN_FAILURES = frozenset({"output"})
+"""The codes of the model's own failures among the errors of requests and responses."""
 
 type Line = dict[str, Any]  # Any: JSON values
 
@@ -138,7 +152,8 @@ class RunFile:
             description = {"run": {"format": _FORMAT, **self.description}}
             self._write(json.dumps(description).encode() + b"\n")
         if self.ended is None:
-            self._drop_failure()
+            self.rows = before_failure(self.rows)
+            del self.changes[len(self.rows) :]
 
     def _add(self, line: Line) -> None:
         if "path" in line:
@@ -161,18 +176,6 @@ class RunFile:
             and not (path and start == 0 and row.path.startswith(path))
         ]
         self.rows, self.changes = [row for row, _ in kept], [files for _, files in kept]
-
-    def _drop_failure(self) -> None:
-        """Removes a last answer that is a failure or cut off, so that it is requested again."""
-        while self.rows and self.rows[-1].path == "":
-            entry = json.loads(self.rows[-1].line)["entry"]
-            reply = entry.get("reply", {})
-            if entry["kind"] != "answered" or reply.get("fell_back"):
-                break
-            if reply["kind"] != "failure" and reply["finish"] in ("stop", "tool_calls", "pause"):
-                break
-            self.rows.pop()
-            self.changes.pop()
 
     def restore_files(self) -> None:
         """Applies the stored changes to `files`, which has its initial content."""
@@ -220,6 +223,10 @@ class RunFile:
         perform()
         append()
 
+    def copy(self, rows: Sequence[Row]) -> None:
+        """Takes the rows of a run that was performed elsewhere, without storing them."""
+        self.rows[:], self.changes[:] = rows, [{} for _ in rows]
+
     def end(self, left: Mapping[str, object], ended: Mapping[str, object]) -> None:
         """Stores what the run has left, and how it ended."""
         self._write(f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n".encode())
@@ -231,6 +238,31 @@ class RunFile:
     def _write(self, data: bytes) -> None:
         while data:
             data = data[os.write(self._descriptor, data) :]
+
+
+def before_failure(rows: Sequence[Row]) -> list[Row]:
+    """Returns rows without a last answer that failed or is cut off, to request it again."""
+    kept, own = [*rows], [row for row in rows if not row.path]
+    while own and _has_failed(own[-1]):
+        kept.remove(own.pop())
+    return kept
+
+
+def _has_failed(row: Row) -> bool:
+    entry = json.loads(row.line)["entry"]
+    reply = entry.get("reply", {})
+    if entry["kind"] != "answered" or reply.get("fell_back"):
+        return False
+    return reply["kind"] == "failure" or reply["finish"] not in ("stop", "tool_calls", "pause")
+
+
+def is_final(error: Exception | None) -> bool:
+    """Whether a run that failed would fail again: the model has failed, and not code or time."""
+    if not isinstance(error, PromptEvaluationError):
+        return False
+    return error.code in RUN_FAILURES or (
+        error.phase == "limit" and error.code not in ("budget", "deadline")
+    )
 
 
 def _content(change: FileChange) -> str | Literal[True] | None:

@@ -63,8 +63,8 @@ def durable[Out](
 
     `prompt` creates the prompt of each run, for example `template.bind`. `session` creates its
     session and registers the application's reducers. Session state can contain values of the given
-    `types` and of types that have reducers. Raises `TypeError` for an adapter whose runs cannot be
-    logged.
+    `types`, of types that the prompt declares, and of types that have reducers. Raises `TypeError`
+    for an adapter whose runs cannot be logged.
     """
     adapter = main_loop.adapter
     if not isinstance(adapter, LoopAdapter) or type(adapter).evaluate is not LoopAdapter.evaluate:

@@ -16,7 +16,7 @@ from ...content import Part
 from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.main_loop import Execution
 from ...evaluation.response import StreamEvent
-from ...evaluation.stored_log import StoppedAttempt
+from ...evaluation.stored_log import Row, StoppedAttempt
 from ...limits import Budget, Deadline
 from ...runtime.session import Session
 from .agent import AnyAgent, combined_version
@@ -66,9 +66,19 @@ class DurableRun:
             return "waiting"
         return "running" if status.status in UNFINISHED else "ended"
 
+    @property
+    def seconds(self) -> float:
+        """The time since a worker last started the run, until its end; 0 before that."""
+        row = last_status(dbos().DBOS, self.run_id)
+        if row is None or row.completed_at is None:
+            return 0.0
+        seconds: float = (row.completed_at - (row.dequeued_at or row.created_at)) / 1_000
+        return max(seconds, 0.0)
+
     def session(self) -> Session:
         """Waits for the run to end and returns its session, even if the run failed."""
         session = self._agent.session(self.run_id)
+        self._agent.prompt().declare_state(session)
         snapshot = self._end()["session"]
         session.restore(session.parse_snapshot(snapshot, types=self._agent.types))
         return session
@@ -96,6 +106,11 @@ class DurableRuns(WaitingRuns):
         self._agents = agents
         self._workflow = workflow
         self.version = combined_version(agents)
+
+    @property
+    def agents(self) -> Mapping[str, AnyAgent]:
+        """The installed agents, by name."""
+        return self._agents
 
     def config(  # pyright: ignore[reportUnknownParameterType]  # DBOS may not be installed
         self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
@@ -134,12 +149,14 @@ class DurableRuns(WaitingRuns):
         message: str | Sequence[Part] | None = None,
         conversation: Conversation | None = None,
         on_change: OnChange = "append",
+        log: Sequence[Row] = (),
     ) -> DurableRun:
         """Starts a run of the named agent, in this process or on a worker that serves `queue`.
 
         `params` are bound to the prompt. `message`, `conversation` and `on_change` are the same as
         for `MainLoop.execute`. A `run_id` identifies one run: starting it a second time returns the
-        same run, and logs a warning if that run is waiting for another version of the code. Raises
+        same run, and logs a warning if that run is waiting for another version of the code. With a
+        `run_id`, the run can continue the `log` of another one, which are its first `rows`. Raises
         `KeyError` for an agent that is not installed. Raises `ValueError` for a `run_id` that
         belongs to another agent's run, is reserved for suspended runs, or contains unprintable
         characters.
@@ -158,6 +175,9 @@ class DurableRuns(WaitingRuns):
             conversation=conversation,
             on_change=on_change,
         )
+        if log and run_id is not None:
+            attempt = self.table.begin(run_id, durable_agent.version).number
+            self.table.append(run_id, attempt, log, first=False)
         run_input["queue"] = queue  # also used for the rest of the run if it is suspended
         with nullcontext() if run_id is None else dbos().SetWorkflowID(run_id):
             if queue is None:

@@ -148,7 +148,8 @@ def _begin[Out](
     if resumed is not None:
         suspension = Suspension.from_json(resumed["suspension"])
         first_id, before = resumed["run_id"], suspension.session
-    session = agent.session(first_id)
+    session, prompt = agent.session(first_id), _bound_prompt(agent, run_input)
+    prompt.declare_state(session)
     if before is not None:
         session.restore(session.parse_snapshot(before, types=agent.types))
     session.snapshot().to_json()  # fails early for state that could not be stored at the end
@@ -157,7 +158,7 @@ def _begin[Out](
     conversation = run_input["conversation"]
     # Any: pyright does not accept an alias as a type form
     message: Any = serde.parse(Content | None, run_input["message"])
-    prompt, decisions = _bound_prompt(agent, run_input), dict[str, Decision]()
+    decisions = dict[str, Decision]()
     if resumed is not None and suspension is not None:
         decisions = serde.parse(dict[str, Decision], resumed["decisions"])
         for preview in suspension.pending:  # decided without the prompt: wait for another decision

@@ -7,17 +7,18 @@ not the prompt.
 
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import batched, chain, islice
+from itertools import batched, chain, count, islice
 from typing import Literal, NamedTuple
 
 from ...errors import SerdeError
 from ...evaluation.approval import Decision, Preview
 from ...evaluation.logged_run import LoggedRun
-from ...evaluation.stored_log import read_rows
+from ...evaluation.stored_log import Row, read_rows
 from ...evaluation.suspension import Suspension, previews_of_0_2
 from .database import (
     Extra,
@@ -245,6 +246,16 @@ class WaitingRuns:
             with database_errors():
                 log = read_rows(self.table.rows(part), log)
         return log
+
+    def rows(self, run_id: str) -> list[Row]:
+        """Returns the rows of a run's log so far, without the decisions on which it waited."""
+        found, numbers = dict[tuple[str, int], Row](), defaultdict[str, Iterator[int]](count)
+        with database_errors():
+            for part, _ in parts_of(self._engine, run_id):
+                found |= {(row.path, row.position): row for row in self.table.rows(part)}
+        return [
+            row._replace(position=next(numbers[path])) for (path, _), row in sorted(found.items())
+        ]
 
     def _stored(self, run_ids: Sequence[str], status: RunStatus | None) -> list[StoredRun]:
         parts = self._parts(run_ids)
