@@ -15,7 +15,16 @@ from typing import Literal
 
 from .distributions import beta_quantile, sign_test, t_quantile, t_test, z_quantile
 
-__all__ = ["Comparison", "Interval", "Kappa", "anytime_interval", "compare_scores", "holm", "kappa"]
+__all__ = [
+    "Comparison",
+    "Interval",
+    "Kappa",
+    "Verdict",
+    "anytime_interval",
+    "compare_scores",
+    "holm",
+    "kappa",
+]
 
 type Interval = tuple[float, float]
 type Scores = Mapping[str, Sequence[float | None]]
@@ -66,14 +75,15 @@ def compare_scores(
     *,
     margin: float | None = None,
     clusters: Mapping[str, str] | None = None,
-    bounds: Interval = (0.0, 1.0),
+    bounds: Interval | None = (0.0, 1.0),
     higher_is_better: bool = True,
 ) -> Comparison:
     """Compares two variants in one score.
 
     If the difference is certainly smaller than `margin`, the variants are equivalent, even if one
-    is certainly better. `clusters` maps cases to groups of similar cases. Raises `ValueError` if
-    the variants have different cases or a case has no scores.
+    is certainly better. `clusters` maps cases to groups of similar cases. Without `bounds`, errors
+    count as the lowest and the highest score that any run has. Raises `ValueError` if the variants
+    have different cases or a case has no scores.
     """
     if a.keys() != b.keys():
         raise ValueError(f"variants must have the same cases, got {sorted(a.keys() ^ b.keys())}")
@@ -86,8 +96,12 @@ def compare_scores(
     result = rules.compare(_filled(a, complete, None), _filled(b, complete, None))
     if len(complete) == len(a):
         return replace(result, of=len(a))
+    known = [it for scores in (*a.values(), *b.values()) for it in scores if it is not None]
+    if not known:
+        return replace(result, of=len(a))
     worst, best = (
-        rules.compare(_filled(a, a, bound), _filled(b, b, bound)) for bound in sorted(bounds)
+        rules.compare(_filled(a, a, bound), _filled(b, b, bound))
+        for bound in sorted(bounds or (min(known), max(known)))
     )
     result = replace(result, of=len(a), if_errors=(worst.difference or 0, best.difference or 0))
     if result.verdict != "inconclusive" and {worst.verdict, best.verdict} != {result.verdict}:
@@ -110,7 +124,7 @@ def _filled(
 class _Rules:
     margin: float | None
     clusters: Mapping[str, str]
-    bounds: Interval
+    bounds: Interval | None
     higher_is_better: bool
 
     def compare(
@@ -179,7 +193,7 @@ class _Rules:
 
         The bound is Clopper and Pearson's, with 95 % confidence.
         """
-        if changed == result.cases or self.margin is None:
+        if changed == result.cases or self.margin is None or self.bounds is None:
             return False
         share = beta_quantile(1 - _LEVEL, changed + 1, result.cases - changed)
         return share * abs(self.bounds[1] - self.bounds[0]) <= self.margin
@@ -255,13 +269,15 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-def anytime_interval(differences: Iterable[float], *, width: float = 1.0) -> Interval:
+def anytime_interval(
+    differences: Iterable[float], *, width: float = 1.0, level: float = _LEVEL
+) -> Interval:
     """Returns an interval of the mean that holds however often you look before all runs end.
 
-    Differences are between -`width` and `width`. With 95 % probability, all intervals of a growing
-    series contain the mean.
+    Differences are between -`width` and `width`. With probability 1 - `level`, all intervals of a
+    growing series contain the mean.
     """
-    need = log(2 / _LEVEL)
+    need = log(2 / level)
     weights = weighted = spread = total = squares = 0.0
     for count, difference in enumerate(differences, 1):
         value = (difference / width + 1) / 2

@@ -77,7 +77,7 @@ def sign_test(up: int, down: int) -> float:
     return min(1.0, 2 * tail / (1 << count))
 
 
-def wilson(successes: int, count: int, confidence: float = 0.95) -> tuple[float, float] | None:
+def wilson(successes: float, count: int, confidence: float = 0.95) -> tuple[float, float] | None:
     """Returns Wilson's interval for a rate; `None` for no observations."""
     if not count:
         return None

@@ -1,0 +1,189 @@
+"""Reports for CI: JUnit XML, and Markdown for pull requests.
+
+Texts of cases, scores and errors may contain anything: both formats show them literally.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from xml.sax.saxutils import escape
+
+from ..displays import code_span, escape_hidden
+from .compare import Comparisons
+from .reports import difference_text, summary_text, verdict_text
+from .results import Experiment, RunResult, VariantResults
+from .scores import Value
+
+__all__ = ["junit_xml", "markdown"]
+
+_MARKDOWN_CHARACTERS = 65_000  # a comment on GitHub has at most 65,536
+
+# Characters that XML 1.0 excludes or discourages.
+_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def junit_xml(experiment: Experiment) -> Iterator[str]:
+    """Yields the parts of a JUnit XML file: a suite for each variant, and a test for each run.
+
+    A test fails if one of its scores is false, or true where false is better.
+    """
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
+    for variant in experiment.variants.values():
+        outcomes = [_junit_outcome(variant, result)[0] for result in variant.results]
+        counts = " ".join([
+            f'{name}s="{outcomes.count(name)}"' for name in ("failure", "error")
+        ])  # fmt: skip
+        skipped, seconds = outcomes.count("skipped"), sum(it.seconds for it in variant.results)
+        yield (
+            f'<testsuite name={_attribute(variant.name)} tests="{len(variant.results)}" {counts} '
+            f'skipped="{skipped}" time="{seconds:.3f}">\n<properties>\n'
+        )
+        for score in variant.evaluators:
+            text = _attribute(summary_text(variant, score))
+            yield f"<property name={_attribute(score)} value={text}/>\n"
+        yield "</properties>\n"
+        for result in variant.results:
+            yield _junit_test(experiment, variant, result)
+        yield "</testsuite>\n"
+    yield "</testsuites>\n"
+
+
+def _junit_test(experiment: Experiment, variant: VariantResults, result: RunResult) -> str:
+    name = result.case if experiment.repeats == 1 else f"{result.case} #{result.repeat + 1}"
+    outcome, text = _junit_outcome(variant, result)
+    scores = [
+        f"{score}: {_value_text(value)} {result.reasons.get(score, '')}".rstrip()
+        for score, value in result.scores.items()
+    ]
+    first = _attribute(text.partition("\n")[0])
+    end = f"<{outcome} message={first}>{_xml(text)}</{outcome}>\n" * bool(outcome)
+    return (
+        f"<testcase classname={_attribute(f'{experiment.dataset}.{variant.name}')} "
+        f'name={_attribute(name)} time="{result.seconds:.3f}">\n'
+        f"{end}<system-out>{_xml('\n'.join(scores))}</system-out>\n</testcase>\n"
+    )
+
+
+def _junit_outcome(variant: VariantResults, result: RunResult) -> tuple[str, str]:
+    if result.outcome == "unrun":
+        return "skipped", result.error or "not run"
+    problems = "\n".join(_problems(variant, result))
+    if result.outcome != "answered":
+        return "error", problems
+    is_failure = any(_is_failing(variant, score, it) for score, it in result.scores.items())
+    return ("failure" if is_failure else "error" if problems else ""), problems
+
+
+def _problems(variant: VariantResults, result: RunResult) -> list[str]:
+    """Returns why a run has no answer, its score errors, and its failing scores."""
+    has_failed = result.outcome in ("failed", "provider")
+    ended = [f"{result.outcome}: {result.error}"] * has_failed
+    errors = [f"{score}: {error}" for score, error in result.score_errors.items()]
+    failing = [
+        f"{score}: {_value_text(value)} {result.reasons.get(score, '')}".rstrip()
+        for score, value in result.scores.items()
+        if _is_failing(variant, score, value)
+    ]
+    return [*ended, *failing, *errors]
+
+
+def _is_failing(variant: VariantResults, score: str, value: Value) -> bool:
+    info = variant.evaluators.get(score)
+    return isinstance(value, bool) and value is not (info is None or info.scale.higher_is_better)
+
+
+def _xml(text: str) -> str:
+    def escaped(match: re.Match[str]) -> str:
+        return match[0].encode("unicode_escape").decode()
+
+    return escape(_NOT_XML.sub(escaped, text), {"\r": "&#13;"})
+
+
+def _attribute(text: str) -> str:
+    return f'"{_xml(text).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")}"'
+
+
+def _value_text(value: Value) -> str:
+    match value:
+        case bool():
+            return "pass" if value else "fail"
+        case float() | int():
+            return f"{value:.4g}"
+        case _:
+            return value or "not applicable"
+
+
+def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = ()) -> str:
+    """Returns Markdown for a pull request, with at most 65,000 characters.
+
+    After the scores, it lists the cases that changed, worst first; without comparisons, it lists
+    the runs with problems.
+    """
+    variants, cell = experiment.variants.values(), _cell
+    scores = [
+        (cell(variant.name), cell(score), _result_cell(variant, score))
+        for variant in variants
+        for score in variant.evaluators
+    ]
+    verdicts = [
+        (cell(pair.b.name), cell(pair.a.name), cell(name), difference_text(one), verdict_text(one))
+        for pair in comparisons
+        for name, one in pair.scores.items()
+    ]
+    changes = [change for pair in comparisons for change in _changed_cases(pair)]
+    changes.sort(key=lambda change: change[0])
+    problems = [
+        (cell(variant.name), cell(run.case), cell(problem))
+        for variant in (() if comparisons else variants)
+        for run in variant.results
+        for problem in _problems(variant, run)
+    ]
+    text = f"### {_cell(experiment.dataset)}\n"
+    for head, rows in (
+        (("variant", "score", "result"), scores),
+        (("variant", "against", "score", "difference", "verdict"), verdicts),
+        (("variant", "case", "score", "before", "after"), [row[1] for row in changes]),
+        (("variant", "case", "problem"), problems),
+    ):
+        share = _MARKDOWN_CHARACTERS // 4 if rows in (scores, verdicts) else _MARKDOWN_CHARACTERS
+        text += _table(head, rows, min(share, _MARKDOWN_CHARACTERS - len(text)))
+    return text
+
+
+def _result_cell(variant: VariantResults, score: str) -> str:
+    text = summary_text(variant, score)
+    return _cell(text) if variant.summary(score).labels else text
+
+
+def _changed_cases(pair: Comparisons) -> Iterator[tuple[float, Sequence[str]]]:
+    """Yields the change of each case, positive if it is better, and its cells."""
+    for score, one in pair.scores.items():
+        if one.result is None:
+            continue
+        before, after = pair.a.values(score), pair.b.values(score)
+        is_rate = one.a.is_rate and one.b.is_rate
+        for case in (*one.result.up, *one.result.down):
+            first, second = (
+                fmean([it for it in values[case] if it is not None]) for values in (before, after)
+            )
+            cells = [f"{100 * it:.4g} %" if is_rate else f"{it:.4g}" for it in (first, second)]
+            change = second - first if one.higher_is_better else first - second
+            yield change, (_cell(pair.b.name), _cell(case), _cell(score), *cells)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
+    """Returns a table with as many rows as there is room for, and the number of other rows."""
+    if not rows:
+        return ""
+    text = f"\n| {' | '.join(head)} |\n|{' --- |' * len(head)}\n"
+    for index, row in enumerate(rows):
+        line = f"| {' | '.join(row)} |\n"
+        if len(text) + len(line) > room - 40:
+            return f"{text}\nand {len(rows) - index:,} more\n"
+        text += line
+    return text
+
+
+def _cell(text: str) -> str:
+    """Returns Markdown that shows a text literally in a cell of a table."""
+    return code_span(escape_hidden(text)).replace("|", "\\|")

@@ -1,0 +1,293 @@
+"""Compares the variants of experiments in all their scores, or says why that is impossible."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from statistics import fmean
+
+from ..displays import count_of
+from ..errors import WeakIncentivesError
+from .comparison import Comparison, Interval, Verdict, anytime_interval, compare_scores, holm
+from .results import ScoreSummary, VariantResults
+from .scores import Scale
+
+__all__ = ["ComparisonError", "Comparisons", "ScoreComparison", "compare", "compare_all"]
+
+type _Values = Sequence[float | None]
+
+_LEVEL = 0.05
+_NAMED = 10
+
+
+class ComparisonError(WeakIncentivesError, ValueError):
+    """Two variants cannot be compared, because they were not run or scored alike.
+
+    `only_a` and `only_b` are the cases of one variant only, `changed` are the cases with the same
+    id and another content, `evaluators` are the scores whose evaluators or judges differ, and
+    `repeated` are the cases with two results for one repeat.
+    """
+
+    def __init__(self, names: tuple[str, str], problems: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(names, problems)
+        self.names = names
+        self.only_a = tuple(problems.get("only_a", ()))
+        self.only_b = tuple(problems.get("only_b", ()))
+        self.changed = tuple(problems.get("changed", ()))
+        self.evaluators = tuple(problems.get("evaluators", ()))
+        self.repeated = tuple(problems.get("repeated", ()))
+
+    def __str__(self) -> str:
+        a, b = self.names
+        lists = {
+            f"only in {a}": self.only_a,
+            f"only in {b}": self.only_b,
+            "changed cases": self.changed,
+            "other evaluators or judges": self.evaluators,
+            "two results for one repeat": self.repeated,
+        }
+        parts = [f"{title}: {_listed(items)}" for title, items in lists.items() if items]
+        is_about_cases = not (self.evaluators or self.repeated)
+        remedy = "; to compare the common cases, pass common_cases=True, or --common-cases to "
+        remedy = f"{remedy}wink compare" * is_about_cases
+        return f"cannot compare {a} with {b}: {'; '.join(parts)}{remedy}"
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = f" and {len(items) - _NAMED:,} more" if items[_NAMED:] else ""
+    return f"{', '.join(items[:_NAMED])}{more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreComparison:
+    """One score of two variants.
+
+    `result` is `None` for labels, which are counted but not compared. `corrected_p` is its p-value,
+    corrected for the number of comparisons.
+    """
+
+    a: ScoreSummary
+    b: ScoreSummary
+    higher_is_better: bool = True
+    result: Comparison | None = None
+    corrected_p: float | None = None
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """The cases in which B is worse than A."""
+        if self.result is None:
+            return ()
+        return self.result.down if self.higher_is_better else self.result.up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparisons:
+    """How variant `b` differs from `a` in all their scores.
+
+    p-values are corrected for all comparisons of the `family`. `left_out` are the cases that only
+    one variant has or that have changed, and `uncompared` the scores that only one variant has.
+    """
+
+    a: VariantResults
+    b: VariantResults
+    scores: Mapping[str, ScoreComparison]
+    family: int
+    left_out: tuple[str, ...] = ()
+    uncompared: tuple[str, ...] = ()
+
+
+def compare(
+    a: VariantResults,
+    b: VariantResults,
+    *,
+    margin: float | None = None,
+    common_cases: bool = False,
+    anytime: bool = False,
+) -> Comparisons:
+    """Compares two variants by the cases and scores that both have.
+
+    `margin` replaces the margins of the scores' scales. With `common_cases`, the variants may have
+    different cases. While runs are missing, there is no verdict, unless you pass `anytime`: then,
+    verdicts come from an interval that remains valid however often you look.
+
+    Raises `ComparisonError` if the variants have different cases, evaluators or judges.
+    """
+    [result] = compare_all((a, b), margin=margin, common_cases=common_cases, anytime=anytime)
+    return result
+
+
+def compare_all(
+    *variants: tuple[VariantResults, VariantResults],
+    margin: float | None = None,
+    common_cases: bool = False,
+    anytime: bool = False,
+) -> list[Comparisons]:
+    """Compares several pairs of variants; the family is all their scores together."""
+    pairs = [_paired(a, b, common_cases=common_cases) for a, b in variants]
+    rules = _Rules(margin, anytime, max(1, sum(len(pair.scores) for pair in pairs)))
+    found = [{score: rules.compared(pair, score) for score in pair.scores} for pair in pairs]
+    results = [one.result for scores in found for one in scores.values() if one.result]
+    corrected = iter(holm([1.0 if result.p is None else result.p for result in results]))
+    family = len(results)
+    return [
+        Comparisons(
+            a=pair.a,
+            b=pair.b,
+            scores={
+                name: _corrected(one, next(corrected), family) if one.result else one
+                for name, one in scores.items()
+            },
+            family=family,
+            left_out=pair.left_out,
+            uncompared=tuple(sorted(pair.a.evaluators.keys() ^ pair.b.evaluators.keys())),
+        )
+        for pair, scores in zip(pairs, found, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two variants with the same cases; the runs of `unrun` cases are not complete."""
+
+    a: VariantResults
+    b: VariantResults
+    left_out: tuple[str, ...]
+    unrun: frozenset[str]
+
+    @property
+    def scores(self) -> list[str]:
+        return [score for score in self.b.evaluators if score in self.a.evaluators]
+
+
+def _paired(a: VariantResults, b: VariantResults, *, common_cases: bool) -> _Pair:
+    """Checks that two variants can be compared, and removes the cases that are not common."""
+    runs = Counter((id(one), run.case, run.repeat) for one in (a, b) for run in one.results)
+    cases = {
+        "only_a": [case for case in a.cases if case not in b.cases],
+        "only_b": [case for case in b.cases if case not in a.cases],
+        "changed": [
+            case
+            for case, info in a.cases.items()
+            if case in b.cases and info.digest != b.cases[case].digest
+        ],
+    }
+    others = {
+        "evaluators": [it for it in a.evaluators if it in b.evaluators and _differ(it, a, b)],
+        "repeated": [case for (_, case, _), count in runs.items() if count > 1],
+    }
+    left_out = frozenset(chain.from_iterable(cases.values()))
+    if any(others.values()) or (left_out and not common_cases):
+        names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
+        raise ComparisonError(names, {**cases, **others})
+    a, b = _without(a, left_out), _without(b, left_out)
+    unrun = {run.case for one in (a, b) for run in one.results if run.outcome == "unrun"}
+    for one in (a, b):
+        unrun |= one.cases.keys() - {run.case for run in one.results}
+    return _Pair(a, b, tuple(sorted(left_out)), frozenset(unrun))
+
+
+def _differ(score: str, a: VariantResults, b: VariantResults) -> bool:
+    """Returns whether a score has another meaning; its margin does not change the meaning."""
+    first, second = a.evaluators[score], b.evaluators[score]
+    scale = replace(first.scale, margin=second.scale.margin)
+    return replace(first, scale=scale) != second
+
+
+def _without(variant: VariantResults, cases: Collection[str]) -> VariantResults:
+    return (
+        variant
+        if not cases
+        else replace(
+            variant,
+            cases={name: case for name, case in variant.cases.items() if name not in cases},
+            results=[result for result in variant.results if result.case not in cases],
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    margin: float | None
+    anytime: bool
+    family: int
+
+    def compared(self, pair: _Pair, score: str) -> ScoreComparison:
+        a, b = pair.a.summary(score), pair.b.summary(score)
+        scale = pair.b.evaluators[score].scale
+        result = ScoreComparison(a=a, b=b, higher_is_better=scale.higher_is_better)
+        if a.labels or b.labels:
+            return result
+        margin = scale.margin if self.margin is None else self.margin
+        bounds = (0.0, 1.0) if a.is_rate or b.is_rate else scale.bounds
+        first, second = _values(pair, score)
+        found = compare_scores(
+            first,
+            second,
+            margin=margin,
+            clusters={name: case.cluster for name, case in pair.b.cases.items() if case.cluster},
+            bounds=bounds,
+            higher_is_better=scale.higher_is_better,
+        )
+        if self.anytime:
+            scores = [(first[case], second[case]) for case in first if case not in pair.unrun]
+            found = self._by_interval(found, scores, bounds, margin, scale)
+        elif pair.unrun:
+            reason = f"runs of {count_of(len(pair.unrun), 'case')} are missing"
+            found = replace(found, verdict="inconclusive", reason=reason)
+        return replace(result, result=found)
+
+    def _by_interval(
+        self,
+        found: Comparison,
+        scores: Sequence[tuple[_Values, _Values]],
+        bounds: Interval | None,
+        margin: float | None,
+        scale: Scale,
+    ) -> Comparison:
+        """Decides by an interval that is valid at every look; an error may be any difference."""
+        verdict: Verdict = "inconclusive"
+        if bounds is None:
+            reason = "an interval for every look requires a score with bounds"
+            return replace(found, interval=None, p=None, verdict=verdict, reason=reason)
+        width, level = abs(bounds[1] - bounds[0]), _LEVEL / self.family
+        changes = [_change(one, other) for one, other in scores]
+        low, high = (
+            anytime_interval(
+                [bound if it is None else it for it in changes], width=width, level=level
+            )[side]
+            for side, bound in enumerate((-width, width))
+        )
+        if margin is not None and -margin < low and high < margin:
+            verdict = "equivalent"
+        elif low > 0 or high < 0:
+            verdict = "better" if (low > 0) is scale.higher_is_better else "worse"
+        test = "confidence sequence"
+        return replace(found, interval=(low, high), p=None, test=test, verdict=verdict, reason="")
+
+
+def _change(a: _Values, b: _Values) -> float | None:
+    first, second = ([it for it in scores if it is not None] for scores in (a, b))
+    if len(first) < len(a) or len(second) < len(b):
+        return None
+    return fmean(second) - fmean(first)
+
+
+def _values(pair: _Pair, score: str) -> tuple[dict[str, list[float | None]], ...]:
+    """Returns the scores of both variants in the order of the cases.
+
+    A case in which the score applies to one variant only has a missing score in the other.
+    """
+    both = pair.a.values(score), pair.b.values(score)
+    cases = [case for case in pair.b.cases if case in both[0] or case in both[1]]
+    return tuple([{case: values.get(case) or [None] for case in cases} for values in both])
+
+
+def _corrected(one: ScoreComparison, p: float, family: int) -> ScoreComparison:
+    """Applies the correction for several comparisons."""
+    result = one.result
+    if result is None or result.p is None:
+        return one
+    if result.verdict in ("better", "worse") and p >= _LEVEL:
+        reason = f"p = {p:.2g} after the correction for {family} comparisons"
+        result = replace(result, verdict="inconclusive", reason=reason)
+    return replace(one, result=result, corrected_p=p)

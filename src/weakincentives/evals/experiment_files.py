@@ -1,0 +1,113 @@
+"""Saves experiments as JSON with all scores by case and repeat, and loads them."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .. import serde
+from ..atomic_writes import replacing
+from ..displays import escape_hidden
+from ..errors import SerdeError
+from ..serde.json_types import AnyJson
+from .results import Experiment
+
+__all__ = ["experiment_json", "load_experiment", "save_baseline"]
+
+_VERSION = 1
+
+
+def save_baseline(experiment: Experiment, path: str | Path) -> None:
+    """Writes an experiment to a file, which is replaced atomically."""
+    with replacing(path) as file:
+        file.writelines(part.encode() for part in experiment_json(experiment))
+
+
+def experiment_json(experiment: Experiment) -> Iterator[str]:
+    """Yields the parts of an experiment's JSON, with each run on a line of its own.
+
+    In addition to the scores, the JSON has their summaries by variant.
+    """
+    head = _dump(replace(experiment, variants={}))
+    yield _head({"version": _VERSION, **head}, "variants", "{")
+    for index, (name, variant) in enumerate(experiment.variants.items()):
+        summaries = {score: _dump(variant.summary(score)) for score in variant.evaluators}
+        head = _dump(replace(variant, results=()))
+        yield f"{',' * bool(index)}\n{_line(name)}: "
+        yield _head({**head, "summaries": summaries}, "results", "[")
+        for number, result in enumerate(variant.results):
+            yield f"{',' * bool(number)}\n{_line(_dump(result))}"
+        yield "]}"
+    yield "}}\n"
+
+
+def load_experiment(path: str | Path) -> Experiment:
+    """Reads an experiment from a file that `save_baseline` or `wink eval --json` has written.
+
+    Raises `ValueError` if the file has another format, or no scores by case and repeat: means are
+    not enough for a comparison.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        version = data.pop("version")
+        for variant in data["variants"].values():
+            variant.pop("summaries", None)
+        if version != _VERSION:
+            raise ValueError(f"version must be {_VERSION}, got {version!r}")
+        parsed = serde.parse(Experiment, _with_text(data, _hide))
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        cause = error if isinstance(error, ValueError) else "it is not an experiment"
+        raise ValueError(
+            f"{path} cannot be compared: {cause}; write it with wink eval --json or "
+            "--write-baseline, which save the scores of each case and repeat"
+        ) from error
+    experiment: Experiment = _with_text(parsed, _reveal)
+    for variant in experiment.variants.values():
+        if not variant.results or not variant.cases.keys() >= {it.case for it in variant.results}:
+            raise ValueError(f"{path}: variant {variant.name!r} must have results of its cases")
+    return experiment
+
+
+def _head(values: Mapping[str, AnyJson], last: str, bracket: str) -> str:
+    """Returns the text of an object that continues with its last value."""
+    text = _line({**{key: values[key] for key in values if key != last}, last: 0})
+    return text.removesuffix("0}") + bracket
+
+
+def _line(value: AnyJson) -> str:
+    return escape_hidden(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+# pydantic does not accept lone surrogates, which models and JSON can contain. In between, each
+# character is replaced by the characters of its UTF-8 bytes, which leaves ASCII as it is.
+def _hide(text: str) -> str:
+    return text.encode("utf-8", "surrogatepass").decode("latin-1")
+
+
+def _reveal(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "surrogatepass")
+
+
+def _dump(value: object) -> Any:
+    with suppress(SerdeError):  # which is faster
+        return serde.dump(value)
+    return _with_text(serde.dump(_with_text(value, _hide)), _reveal)
+
+
+# Any: values of every type
+def _with_text(value: Any, change: Callable[[str], str]) -> Any:
+    """Returns a copy of a value in which all texts are changed."""
+    match value:
+        case str():
+            return change(value)
+        case Mapping():
+            return {_with_text(key, change): _with_text(value[key], change) for key in value}
+        case list() | tuple():
+            return type(value)([_with_text(item, change) for item in value])
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            texts = {it.name: _with_text(getattr(value, it.name), change) for it in fields(value)}
+            return replace(value, **texts)
+        case _:
+            return value

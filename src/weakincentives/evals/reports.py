@@ -1,0 +1,149 @@
+"""Reports of experiments and comparisons as lines of text."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..displays import count_of
+from ..limits import RunUsage
+from .compare import Comparisons, ScoreComparison
+from .comparison import Comparison
+from .gates import rate_interval
+from .results import Experiment, ScoreSummary, VariantResults
+
+__all__ = [
+    "comparison_lines",
+    "difference_text",
+    "experiment_lines",
+    "mean_text",
+    "summary_text",
+    "verdict_text",
+]
+
+_NAMED, _SMALLEST_P = 10, 0.0001
+_NONE = "–"  # noqa: RUF001 - a dash represents a missing number
+
+
+def experiment_lines(experiment: Experiment) -> Iterator[str]:
+    """Yields the scores of all variants, as lines of text."""
+    cases = max([len(variant.cases) for variant in experiment.variants.values()], default=0)
+    repeats = f", {count_of(experiment.repeats, 'repeat')}" * (experiment.repeats > 1)
+    reused = f", {count_of(experiment.reused, 'run')} reused" * bool(experiment.reused)
+    spent = f"{_cost(experiment.spent)} spent{reused}"
+    yield f"{experiment.dataset}: {count_of(cases, 'case')}{repeats}; {spent}"
+    for variant in experiment.variants.values():
+        outcomes = Counter(result.outcome for result in variant.results)
+        ends = ", ".join([f"{count:,} {outcome}" for outcome, count in outcomes.items()])
+        yield f"{variant.name}: {ends}; these runs cost {_cost(variant.usage)}"
+        for score in variant.evaluators:
+            yield f"  {score}: {summary_text(variant, score)}"
+    yield from experiment.notes
+    if not experiment.is_complete:
+        yield "The experiment is not complete."
+
+
+def _cost(usage: RunUsage) -> str:
+    if usage.cost is None:
+        return "an unknown amount" if usage.calls else "$0"
+    return f"${usage.cost:.4f}"
+
+
+def mean_text(summary: ScoreSummary) -> str:
+    """Returns a mean with the number of scored runs, and its range if there are errors.
+
+    For example: `88.9 % of 90 scored (80.0-90.0 % if the 10 errors were all wrong or right)`.
+    """
+    if summary.labels:
+        return ", ".join([f"{label} {count:,}" for label, count in summary.labels.items()])
+    if summary.mean is None:
+        return "no score"
+    mean = f"{_percent(summary.mean)} %" if summary.is_rate else f"mean {summary.mean:.4g}"
+    text = f"{mean} of {summary.scored:,} scored"
+    if not summary.errors or summary.if_errors is None:
+        return text
+    low, high = summary.if_errors
+    one = summary.errors == 1
+    errors = "the error" if one else f"the {summary.errors:,} errors"
+    if summary.is_rate:
+        were = "was wrong or right" if one else "were all wrong or right"
+        return f"{text} ({_percent(low)}-{_percent(high)} % if {errors} {were})"
+    return f"{text} ({low:.4g} to {high:.4g} if {errors} had the lowest or the highest score)"
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.1f}"
+
+
+def summary_text(variant: VariantResults, score: str) -> str:
+    """Returns a mean, the interval of a rate, and how many runs are scored."""
+    summary = variant.summary(score)
+    parts = [mean_text(summary)]
+    if (interval := rate_interval(variant, score)) is not None:
+        parts.append(f"95 % interval {_percent(interval[0])}-{_percent(interval[1])} %")
+    parts.append(f"{summary.scored:,} of {summary.runs - summary.inapplicable:,} scored")
+    if summary.inapplicable:
+        parts.append(f"{summary.inapplicable:,} not applicable")
+    return ", ".join(parts)
+
+
+def comparison_lines(comparisons: Comparisons) -> Iterator[str]:
+    """Yields the differences of two variants and the verdicts, as lines of text."""
+    a, b = comparisons.a, comparisons.b
+    left_out = f" in common, {len(comparisons.left_out):,} left out" * bool(comparisons.left_out)
+    family = count_of(comparisons.family, "comparison")
+    count = count_of(len(b.cases), "case")
+    yield f"{b.name} against {a.name}: {count}{left_out}; p-values are corrected for {family}"
+    for score, one in comparisons.scores.items():
+        lower = "" if one.higher_is_better else " (lower is better)"
+        yield f"{score}{lower}: {verdict_text(one)}"
+        yield f"  {a.name}: {summary_text(a, score)}"
+        yield f"  {b.name}: {summary_text(b, score)}"
+        if one.result is not None:
+            yield f"  {difference_text(one)}; {_changes_text(one.result)}"
+    if comparisons.uncompared:
+        yield f"only one variant has {', '.join(comparisons.uncompared)}"
+
+
+def verdict_text(one: ScoreComparison) -> str:
+    """Returns a verdict and the reason for it."""
+    result = one.result
+    if result is None:
+        return "labels are not compared"
+    more = ""
+    if result.more_cases is not None:
+        more = f"about {count_of(result.more_cases, 'more case')} needed for the margin"
+    return "; ".join(filter(None, (result.verdict, result.reason, more)))
+
+
+def difference_text(one: ScoreComparison) -> str:
+    """Returns a difference with its interval and its p-value."""
+    result = one.result
+    if result is None or result.difference is None:
+        return _NONE
+    is_rate = one.a.is_rate and one.b.is_rate
+
+    def shown(value: float) -> str:
+        return f"{100 * value:+.1f}" if is_rate else f"{value:+.4g}"
+
+    interval = _NONE
+    if result.interval is not None:
+        interval = f"{shown(result.interval[0])} to {shown(result.interval[1])}"
+    parts = [f"{shown(result.difference)}{' points' * is_rate}, 95 % interval {interval}"]
+    if one.corrected_p is not None:
+        p = one.corrected_p
+        parts.append(
+            f"p {f'= {p:.2g}' if p >= _SMALLEST_P else f'< {_SMALLEST_P}'} ({result.test})"
+        )
+    if result.if_errors is not None:
+        parts.append(f"{shown(result.if_errors[0])} to {shown(result.if_errors[1])} by errors")
+    return ", ".join(parts)
+
+
+def _changes_text(result: Comparison) -> str:
+    parts = [f"{result.cases:,} of {result.of:,} pairs"]
+    for cases, direction in ((result.up, "up"), (result.down, "down")):
+        names = f": {', '.join(cases[:_NAMED])}" * bool(cases)
+        parts.append(f"{len(cases):,} {direction}{names}{', …' * (len(cases) > _NAMED)}")
+    if result.repeat_variance is not None and result.case_variance is not None:
+        between = f"{max(result.case_variance, 0):.3g} by cases"
+        parts.append(f"variance {between}, {result.repeat_variance:.3g} by repeats")
+    return "; ".join(parts)

@@ -1,0 +1,203 @@
+"""Comparisons of variants: pairing, refusals, corrections, and errors."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.eval_results import variant
+from weakincentives.evals.compare import ComparisonError, compare, compare_all
+from weakincentives.evals.scores import Scale, Value
+
+BASE = variant("base", {"ok": "101 000 111 010 110"})
+
+
+def verdict(a: str, b: str, **options: bool) -> str:
+    result = compare(variant("a", {"ok": a}), variant("b", {"ok": b}), **options)
+    return (result.scores["ok"].result or pytest.fail("nothing compared")).verdict
+
+
+def test_variants_are_paired_by_case_and_not_by_position() -> None:
+    other = variant("other", {"ok": "111 010 111 110 111"})
+    shuffled = replace(other, results=other.results[::-1])
+    for b in (other, shuffled):
+        one = compare(BASE, b).scores["ok"]
+        assert one.result is not None
+        assert one.result.p == pytest.approx(0.016130, abs=1e-5)
+        assert one.corrected_p == one.result.p
+        assert one.result.verdict == "better"
+
+
+def test_unequal_cases_are_refused_with_three_lists() -> None:
+    a = variant("a", {"ok": "1 1 1"}, digests={"c1": "old"})
+    b = variant("b", {"ok": "1 1 1"})
+    a = replace(a, cases={"only": a.cases["c0"], "c1": a.cases["c1"], "c2": a.cases["c2"]})
+    a = replace(a, results=[replace(a.results[0], case="only"), *a.results[1:]])
+    with pytest.raises(ComparisonError) as caught:
+        compare(a, b)
+    error = caught.value
+    assert (error.only_a, error.only_b, error.changed) == (("only",), ("c0",), ("c1",))
+    assert str(error) == (
+        "cannot compare a with b: only in a: only; only in b: c0; changed cases: c1; to compare "
+        "the common cases, pass common_cases=True, or --common-cases to wink compare"
+    )
+    result = compare(a, b, common_cases=True)
+    assert result.left_out == ("c0", "c1", "only")
+    assert list(result.b.cases) == ["c2"]
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+
+
+def test_other_judges_and_repeated_results_are_refused_even_for_common_cases() -> None:
+    judged = variant("judged", {"ok": "1 1"}, judge="gpt-5")
+    with pytest.raises(ComparisonError, match=r"other evaluators or judges: ok$"):
+        compare(judged, variant("other", {"ok": "1 1"}, judge="gpt-5-mini"), common_cases=True)
+    twice = replace(judged, results=[*judged.results, judged.results[1]])
+    with pytest.raises(ComparisonError, match=r"two results for one repeat: c1$"):
+        compare(judged, twice, common_cases=True)
+
+
+def test_long_lists_are_shortened_and_equal_names_are_told_apart() -> None:
+    long = variant("base", {"ok": " ".join("1" * 40)})
+    with pytest.raises(
+        ComparisonError, match=r"with base \(B\): only in base \(B\): .*c14 and 25 more"
+    ):
+        compare(BASE, long)
+
+
+def test_another_margin_is_not_another_evaluator() -> None:
+    b = variant("b", {"ok": "101 000 111 010 110"}, scales={"ok": Scale(margin=0.4)})
+    assert compare(BASE, b).scores["ok"].result is not None
+
+
+def test_score_of_one_variant_is_named_and_not_compared() -> None:
+    b = variant("b", {"ok": "1 1 1 1 1", "new": "1 1 1 1 1"})
+    result = compare(variant("a", {"ok": "1 1 1 1 1"}), b)
+    assert (list(result.scores), result.uncompared) == (["ok"], ("new",))
+
+
+def test_errors_that_could_change_the_verdict_make_it_inconclusive() -> None:
+    one = compare(
+        variant("a", {"ok": "1 1 0 1 0 1 1 0 1 0"}), variant("b", {"ok": "1 1 1 1 E 1 1 E 1 1"})
+    ).scores["ok"]
+    result = one.result
+    assert result is not None
+    assert (result.cases, result.of, result.difference) == (8, 10, 0.25)
+    assert result.if_errors == pytest.approx((0.2, 0.4))
+    assert result.verdict == "inconclusive"
+
+
+def test_inapplicable_score_in_one_variant_only_counts_as_missing() -> None:
+    one = compare(variant("a", {"ok": "1 - - 1"}), variant("b", {"ok": "1 - 1 1"})).scores["ok"]
+    assert one.result is not None
+    assert (one.result.cases, one.result.of) == (2, 3)
+
+
+def test_family_is_all_scores_of_all_variants() -> None:
+    better = " ".join(["1"] * 8 + ["0"] * 8)
+    base = {score: " ".join("0" * 16) for score in ("one", "two", "three")}
+    scores = {"one": better, "two": base["two"], "three": better}
+    a = variant("a", base)
+    [alone, last] = compare_all((a, variant("b", scores)), (a, variant("c", base)))
+    assert (alone.family, last.family) == (6, 6)
+    one = alone.scores["one"]
+    assert one.result is not None
+    assert (one.result.p, one.corrected_p) == (0.0078125, 0.046875)
+    assert one.result.verdict == "better"
+    # with one more score, the same p-value does not suffice
+    more = base | {"four": base["one"]}
+    a, b, c = (variant(name, it) for name, it in {"a": more, "b": more | scores, "c": more}.items())
+    [again, _] = compare_all((a, b), (a, c))
+    result = again.scores["one"].result
+    assert result is not None
+    assert (again.family, result.verdict) == (8, "inconclusive")
+    assert result.reason == "p = 0.062 after the correction for 8 comparisons"
+
+
+def test_lower_is_better_turns_the_verdict_and_the_worse_cases() -> None:
+    costs: list[list[Value]] = [[0.010 + index / 1e5] for index in range(6)]
+    lower: list[list[Value]] = [[0.008 + index / 2e5] for index in range(6)]
+    scales = {"cost": Scale(higher_is_better=False)}
+    one = compare(
+        variant("a", {"cost": costs}, scales=scales), variant("b", {"cost": lower}, scales=scales)
+    ).scores["cost"]
+    assert one.result is not None
+    assert (one.result.verdict, one.worse) == ("better", ())
+    assert len(one.result.down) == 6
+
+
+def test_unbounded_score_with_errors_is_bounded_by_the_values_that_were_found() -> None:
+    first: list[list[Value]] = [[float(index)] for index in range(10)]
+    second: list[list[Value]] = [[index + 1.5 + index % 2] for index in range(9)]
+    one = compare(variant("a", {"s": first}), variant("b", {"s": [*second, ["E"]]})).scores["s"]
+    assert one.result is not None
+    total = sum(index + 1.5 + index % 2 for index in range(9)) - sum(range(10))
+    assert one.result.if_errors == pytest.approx((total / 10, (total + 9.5) / 10))
+
+
+def test_equal_rates_name_the_repaired_and_the_broken_case() -> None:
+    one = compare(
+        variant("a", {"ok": " ".join("1111111110")}), variant("b", {"ok": " ".join("0111111111")})
+    ).scores["ok"]
+    assert one.result is not None
+    assert (one.result.difference, one.result.up, one.result.down) == (0, ("c9",), ("c0",))
+    assert one.worse == ("c0",)
+
+
+def test_labels_are_counted_and_not_compared() -> None:
+    words: list[list[Value]] = [["formal"], ["casual"], ["formal"]]
+    result = compare(variant("a", {"tone": words}), variant("b", {"tone": words}))
+    assert (result.family, result.scores["tone"].result) == (0, None)
+    assert result.scores["tone"].b.labels == {"formal": 2, "casual": 1}
+
+
+def test_missing_runs_leave_no_verdict_unless_the_interval_is_for_every_look() -> None:
+    zeros, ones = " ".join("0" * 60), " ".join("1" * 58 + "UU")
+    assert verdict(zeros, ones) == "inconclusive"
+    result = (
+        compare(variant("a", {"ok": zeros}), variant("b", {"ok": ones}), anytime=True)
+        .scores["ok"]
+        .result
+    )
+    assert result is not None
+    assert (result.verdict, result.test, result.p) == ("better", "confidence sequence", None)
+    assert verdict(zeros, zeros, anytime=True) == "inconclusive"
+    assert verdict(" ".join("1" * 60), " ".join("0" * 60), anytime=True) == "worse"
+
+
+def test_interval_for_every_look_requires_bounds_and_counts_errors_as_any_difference() -> None:
+    numbers: list[list[Value]] = [[0.5]] * 30
+    one = compare(variant("a", {"s": numbers}), variant("b", {"s": numbers}), anytime=True)
+    assert one.scores["s"].result is not None
+    assert one.scores["s"].result.reason.endswith("requires a score with bounds")
+    many = " ".join("0" * 40)
+    assert verdict(many, " ".join("1" * 40), anytime=True) == "better"
+    assert verdict(many, " ".join("1" * 20 + "E" * 20), anytime=True) == "inconclusive"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_exchanging_the_variants_mirrors_the_comparison(pairs: list[tuple[bool, bool]]) -> None:
+    a = variant("a", {"ok": [[one] for one, _ in pairs]})
+    b = variant("b", {"ok": [[other] for _, other in pairs]})
+    there, back = compare(a, b).scores["ok"], compare(b, a).scores["ok"]
+    assert there.result is not None
+    assert back.result is not None
+    mirrored = {"better": "worse", "worse": "better"}
+    verdict = there.result.verdict
+    assert back.result.verdict == mirrored.get(verdict, verdict)
+    assert back.result.difference == pytest.approx(-(there.result.difference or 0))
+    assert (back.result.up, back.result.p) == (there.result.down, there.result.p)
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.booleans())
+def test_repeating_the_same_result_changes_no_difference(
+    first: int, second: int, value: bool
+) -> None:
+    rows: list[list[Value]] = [[value], [not value], [True]]
+    a = variant("a", {"ok": [row * first for row in rows]})
+    b = variant("b", {"ok": [row * second for row in rows]})
+    result = compare(a, b).scores["ok"].result
+    assert result is not None
+    assert (result.difference, result.up, result.down) == (0, (), ())

@@ -1,0 +1,274 @@
+"""Reports as text, JUnit XML and Markdown, also of texts that try to break them."""
+
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from support.eval_results import experiment, variant
+from weakincentives.evals.ci_reports import junit_xml, markdown
+from weakincentives.evals.compare import compare
+from weakincentives.evals.reports import comparison_lines, experiment_lines, mean_text
+from weakincentives.evals.results import Experiment, RunResult, VariantResults
+from weakincentives.evals.scores import Scale, Value
+from weakincentives.limits import RunUsage
+
+HOSTILE = [
+    *("\x1b[31m", "\x00", "\ufffe", "\ud800", "\u2028", "\r\n", "a\tb", "😀👨‍👩‍👧", "]]>"),
+    *('"', "'", "<b>", "&amp;", "@all", "#12", "GH-12", "<!--", "a|b", "a\\|b", "`", "``|``"),
+    *("http://a.b", "www.a.b", "![x](y)", "| --- |", "\n\n# h", "*", "</testcase>"),
+]
+
+
+def lines(one: Experiment) -> str:
+    return "\n".join(experiment_lines(one))
+
+
+def test_rate_is_reported_with_its_range_by_errors() -> None:
+    summary = variant("base", {"ok": " ".join("1" * 80 + "0" * 10 + "E" * 10)}).summary("ok")
+    assert mean_text(summary) == (
+        "88.9 % of 90 scored (80.0-90.0 % if the 10 errors were all wrong or right)"
+    )
+
+
+def test_errors_are_not_zeros_in_any_report() -> None:
+    one = variant("base", {"ok": "1 E 1 -"})
+    saved = experiment(one)
+    expected = (
+        "100.0 % of 2 scored (66.7-100.0 % if the error was wrong or right), "
+        "95 % interval 34.2-100.0 %, 2 of 3 scored, 1 not applicable"
+    )
+    compared = compare(one, replace(one, name="other"))
+    for text in (
+        lines(saved),
+        "".join(junit_xml(saved)),
+        markdown(saved),
+        markdown(saved, [compared]),
+        "\n".join(comparison_lines(compared)),
+    ):
+        assert expected in text
+
+
+def test_scores_of_zero_are_shown() -> None:
+    zeros: list[list[Value]] = [[0.0], [0]]
+    one = variant("base", {"s": zeros, "ok": [[False], [False]]})
+    assert "s: mean 0 of 2 scored" in lines(experiment(one))
+    assert "ok: 0.0 % of 2 scored, 95 % interval 0.0-65.8 %" in lines(experiment(one))
+    xml = "".join(junit_xml(experiment(one)))
+    assert "s: 0\nok: fail" in xml
+
+
+def test_numbers_have_their_range_and_labels_their_counts() -> None:
+    numbers: list[list[Value]] = [[49.0], ["E"]]
+    words: list[list[Value]] = [["formal"], ["casual"]]
+    one = variant("a", {"s": numbers, "t": words}, scales={"s": Scale(bounds=(0, 100))})
+    text = lines(experiment(one))
+    assert (
+        "s: mean 49 of 1 scored (24.5 to 74.5 if the error had the lowest or the highest score), "
+        "1 of 2 scored"
+    ) in text
+    assert "t: formal 1, casual 1, 2 of 2 scored" in text
+
+
+def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
+    one = variant("base", {"ok": "1 0"})
+    paid = [replace(it, usage=RunUsage(calls=1, cost=0.25)) for it in one.results]
+    saved = replace(
+        experiment(replace(one, results=paid), repeats=2),
+        spent=RunUsage(calls=1, cost=0.25),
+        reused=1,
+        is_complete=False,
+        notes=["c1: the section 'rules' has changed"],
+    )
+    text = lines(saved)
+    assert text.startswith("cases: 2 cases, 2 repeats; $0.2500 spent, 1 run reused\n")
+    assert "\nbase: 2 answered; these runs cost $0.5000\n" in text
+    assert text.endswith("\nc1: the section 'rules' has changed\nThe experiment is not complete.")
+    unpriced = [replace(it, usage=RunUsage(calls=1)) for it in one.results]
+    text = lines(experiment(replace(one, results=unpriced)))
+    assert "these runs cost an unknown amount" in text
+
+
+def test_comparison_has_the_verdict_the_pairs_and_the_changed_cases() -> None:
+    a = variant("a", {"ok": "1 1 0 1 0 1 1 0 1 0"})
+    b = variant("b", {"ok": "1 1 1 1 E 1 1 E 1 1"})
+    text = "\n".join(comparison_lines(compare(a, b)))
+    assert text.splitlines()[0] == "b against a: 10 cases; p-values are corrected for 1 comparison"
+    assert "ok: inconclusive" in text
+    assert (
+        "+25.0 points, 95 % interval -13.7 to +63.7, p = 0.5 (exact McNemar), +20.0 to +40.0 by "
+        "errors; 8 of 10 pairs; 2 up: c2, c9; 0 down"
+    ) in text
+
+
+def test_comparison_without_an_interval_has_a_dash_and_the_reason() -> None:
+    one: list[list[Value]] = [[0.5]]
+    other: list[list[Value]] = [[0.9]]
+    text = "\n".join(
+        comparison_lines(compare(variant("a", {"s": one}), variant("b", {"s": other})))
+    )
+    assert "s: inconclusive; no standard error: 1 case" in text
+    dash = "\N{EN DASH}"
+    assert f"+0.4, 95 % interval {dash}; 1 of 1 pairs; 1 up: c0; 0 down" in text
+
+
+def test_comparison_of_common_cases_counts_them_in_the_first_line() -> None:
+    a, b = variant("a", {"ok": "1 1 1"}), variant("b", {"ok": "1 1 1 1 1"})
+    first, *_ = comparison_lines(compare(a, b, common_cases=True))
+    assert first.startswith("b against a: 3 cases in common, 2 left out; ")
+
+
+def test_comparison_says_the_split_of_variance_and_the_cases_that_are_needed() -> None:
+    a = variant("a", {"ok": "110 000 111 010 111 101"})
+    b = variant("b", {"ok": "111 110 111 000 010 111"})
+    text = "\n".join(comparison_lines(compare(a, b, margin=0.1)))
+    assert "ok: inconclusive; about 183 more cases needed for the margin" in text
+    assert "variance 0.148 by cases, 0.0926 by repeats" in text
+
+
+def test_lower_is_better_is_said_and_decides_what_is_worse_first() -> None:
+    scales = {"cost": Scale(higher_is_better=False)}
+    before: list[list[Value]] = [[1.0], [2.0], [3.0]]
+    after: list[list[Value]] = [[0.5], [4.0], [3.0]]
+    compared = compare(
+        variant("a", {"cost": before}, scales=scales), variant("b", {"cost": after}, scales=scales)
+    )
+    assert "cost (lower is better): " in "\n".join(comparison_lines(compared))
+    rows = table_rows(markdown(experiment(compared.b), [compared]))
+    assert [row[1] for row in rows if row[0] == "b"][-2:] == ["c1", "c0"]
+
+
+# --- JUnit
+
+
+def parsed(xml: str) -> ET.Element:
+    return ET.fromstring(xml)  # noqa: S314 - our own text
+
+
+def hostile(text: str) -> Experiment:
+    one = variant(f"v{text}", {f"s{text}": "1 0 E F U"})
+    results = [
+        replace(
+            it,
+            case=f"{it.case}{text}",
+            error=it.error and text,
+            reasons={f"s{text}": text},
+            score_errors=dict.fromkeys(it.score_errors, text),
+        )
+        for it in one.results
+    ]
+    cases = {f"{case}{text}": info for case, info in one.cases.items()}
+    return replace(experiment(replace(one, results=results, cases=cases)), dataset=f"cases{text}")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_junit_is_valid_xml_whatever_the_texts_are(text: str) -> None:
+    root = parsed("".join(junit_xml(hostile(text))))
+    [suite] = root
+    assert {key: suite.attrib[key] for key in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "5",
+        "failures": "1",
+        "errors": "2",
+        "skipped": "1",
+    }
+    assert [len(test.findall("system-out")) for test in suite.findall("testcase")] == [1] * 5
+
+
+@given(st.text(st.characters(), max_size=8))
+def test_junit_keeps_texts_and_shows_other_characters_as_escapes(text: str) -> None:
+    root = parsed("".join(junit_xml(hostile(text))))
+    name = root[0].attrib["name"].removeprefix("v")
+    assert name == text or "\\" in name
+
+
+def test_junit_shows_controls_as_escapes_and_keeps_emoji() -> None:
+    xml = "".join(junit_xml(hostile("\x1b\ufffe\ud800👨‍👩‍👧")))
+    assert "v\\x1b\\ufffe\\ud800👨‍👩‍👧" in xml
+
+
+def test_junit_names_all_problems_of_a_run_and_its_repeat() -> None:
+    one = variant(
+        "base", {"a": "00", "b": "E0", "c": "10"}, scales={"c": Scale(higher_is_better=False)}
+    )
+    root = parsed("".join(junit_xml(experiment(one, repeats=2))))
+    first, second = root.iter("testcase")
+    assert (first.attrib["name"], second.attrib["name"]) == ("c0 #1", "c0 #2")
+    assert first.findtext("failure") == "a: fail\nc: pass\nb: no verdict"
+    assert second.findtext("failure") == "a: fail\nb: fail"
+
+
+# --- Markdown
+
+
+ROW_LEVEL = 4  # of texts in cells
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """Returns the cells of all tables as their readers see them."""
+    rows: list[list[str]] = []
+    for token in MarkdownIt().enable("table").parse(text):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline" and token.level == ROW_LEVEL:
+            rows[-1].append("".join(child.content for child in token.children or ()))
+    return rows
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_shows_hostile_texts_literally(text: str) -> None:
+    saved = hostile(text)
+    source = markdown(saved)
+    source.encode()
+    tokens = MarkdownIt().enable("table").parse(source)
+    inline = [child for token in tokens for child in token.children or ()]
+    assert {child.type for child in inline} <= {"text", "code_inline"}
+    rows = table_rows(source)
+    assert {len(row) for row in rows} == {3}
+    assert len(rows) == 1 + 1 + 1 + 3  # one score, and three runs with problems
+    for child in inline:  # whatever a reader's Markdown does with plain text, this has only ours
+        if child.type == "text":
+            assert not set(child.content) & set("@#<>`|[]*&\\")
+
+
+def test_markdown_of_5000_changes_fits_and_says_how_many_more_there_are() -> None:
+    rows = [f"{'1' * 3}" for _ in range(5_000)]
+    changed = ["000" if index % 2 else "011" for index in range(5_000)]
+    a, b = variant("a", {"ok": " ".join(rows)}), variant("b", {"ok": " ".join(changed)})
+    text = markdown(experiment(a, b), [compare(a, b)])
+    assert 60_000 < len(text) <= 65_000
+    shown = [row for row in table_rows(text) if row[0] == "b" and len(row) == 5][1:]
+    after = [row[4] for row in shown]
+    assert after[0] == "0 %"
+    assert after == sorted(after, key=lambda cell: float(cell.removesuffix(" %")))
+    assert text.endswith(f"\nand {5_000 - len(shown):,} more\n")
+
+
+def test_markdown_of_many_variants_and_long_names_fits() -> None:
+    long = "|`" * 200
+    variants: list[VariantResults] = [
+        variant(f"{long}{index}", {f"{long}{score}": "1 0" for score in range(10)})
+        for index in range(100)
+    ]
+    pairs = [compare(variants[0], one) for one in variants[1:]]
+    assert len(markdown(experiment(*variants), pairs)) <= 65_000
+    assert len(markdown(experiment(*variants))) <= 65_000
+
+
+def test_markdown_without_a_comparison_lists_the_problems() -> None:
+    one = variant("base", {"ok": "1 0 E F"})
+    rows = table_rows(markdown(experiment(one)))
+    assert [row[1:] for row in rows[3:]] == [
+        ["c1", "ok: fail"],
+        ["c2", "ok: no verdict"],
+        ["c3", "failed: the tool broke"],
+    ]
+
+
+def test_unscored_runs_have_no_problem_in_any_report() -> None:
+    result = RunResult(case="c0", repeat=0, outcome="answered")
+    one = replace(variant("base", {}), results=[result])
+    assert "problem" not in markdown(experiment(one))
+    assert lines(experiment(one)).endswith("base: 1 answered; these runs cost $0")
