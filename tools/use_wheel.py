@@ -26,7 +26,7 @@ if response.output != Answer("hello"):
     sys.exit(f"the wheel answered {response.output!r}")
 
 files = {str(file) for file in distribution("weakincentives").files or ()}
-page = ("report.html", "report.css", "report.js", "report_views.js")
+page = ("report.html", "report.css", "elements.js", "report.js", "report_views.js")
 needed = {
     f"weakincentives/{name}"
     for name in ("py.typed", "llms.md", *(f"inspection/{it}" for it in page))

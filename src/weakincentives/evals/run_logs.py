@@ -14,20 +14,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from .. import serde
+from ..errors import SerdeError
 from ..evaluation.logged_run import LoggedEntry, LoggedRun
 from ..evaluation.run_log import RunLog
-from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog
+from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog, read_rows
 from ..filesystem.undo import FileChange, VersionedFilesystem
 from ..limits import utc_now
 
 # missing on Windows, where two experiments must not use one folder at the same time
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Any: as typeshed has no stub
 
-__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "stored_end"]
+__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "stored_end", "stored_log"]
 
 type Line = dict[str, Any]  # Any: JSON values
 
@@ -59,6 +61,20 @@ def stored_end(path: Path) -> StoredEnd | None:
                 return end
             length *= 16
     return None
+
+
+def stored_log(path: Path) -> LoggedRun:
+    """Returns a run's log from its file, which need not have an end; does not change the file.
+
+    Entries after a line that cannot be read are left out. Raises `OSError` without the file.
+    """
+    file = RunFile(path, {})
+    with path.open("rb") as lines, suppress(ValueError, LookupError, AttributeError, TypeError):
+        for line in islice(lines, 1, None):
+            file._add(json.loads(line))  # noqa: SLF001 - in the same module
+    with suppress(SerdeError):
+        return read_rows(file.rows)
+    return LoggedRun()
 
 
 def _end_in(data: bytes, *, whole: bool) -> StoredEnd | None:
