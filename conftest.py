@@ -155,8 +155,8 @@ class _Page(Document):
     """A Markdown file whose blocks run in their own module.
 
     The module is a real one, so that classes defined in a block can be pickled and their
-    annotations resolved. Commands run in `folder`. It contains, as files, the Python blocks that
-    start with a comment such as `# shop.py`.
+    annotations resolved. Commands run in `folder`. It contains, as files, the Python and YAML blocks
+    that start with a comment such as `# shop.py`.
     """
 
     def __init__(self, text: str, path: str) -> None:
@@ -165,7 +165,7 @@ class _Page(Document):
         atexit.register(rmtree, self.folder, ignore_errors=True)
         (self.folder / ".weakincentives").mkdir()  # like the root of a repository
         for name, source in re.findall(
-            r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+            r"^```(?:python|yaml)\n# (\w+\.(?:py|yaml))\n(.*?)^```", text, re.MULTILINE | re.DOTALL
         ):
             (self.folder / name).write_text(source, encoding="utf-8")
         relative = Path(path).relative_to(Path(__file__).parent).with_suffix("")
@@ -183,11 +183,11 @@ def _blocks_without_prompts(document: Document) -> Iterable[Region]:
 
 
 def _blocks_but_tests(document: Document) -> Iterable[Region]:
-    """Python blocks of a page, except test files that the page's commands run with pytest."""
+    """Python blocks of a page, except files that the page's commands run."""
     for region in _blocks(document):
-        name = re.match(r"# (test_\w+\.py)\n", str(region.parsed))
+        name = re.match(r"# (\w+\.py)\n", str(region.parsed))
         if name is None or not re.search(
-            rf"^\$ python -m pytest .*{name[1]}", document.text, re.MULTILINE
+            rf"^\$ python (-m pytest .*)?{name[1]}", document.text, re.MULTILINE
         ):
             yield region
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.eval_results import variant
-from weakincentives.evals.compare import compare
 from weakincentives.evals.comparison import Comparison, compare_scores
+from weakincentives.evals.comparisons import compare
 from weakincentives.evals.scores import Value
 
 type Scores = dict[str, list[float]]

@@ -5,7 +5,6 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random

@@ -1,12 +1,15 @@
 """Gates: what errors and few cases leave open is inconclusive."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.eval_results import variant
-from weakincentives.evals.compare import compare
+from weakincentives.evals.comparisons import compare
 from weakincentives.evals.gates import (
+    Gate,
     comparison_gate,
     mean_gate,
     missing_gate,
@@ -15,6 +18,8 @@ from weakincentives.evals.gates import (
 )
 from weakincentives.evals.results import VariantResults
 from weakincentives.evals.scores import Scale, Value
+
+type Check = Callable[[VariantResults, str, float], Gate]
 
 ERRORS = variant("base", {"ok": " ".join("1" * 80 + "0" * 10 + "E" * 10)})
 
@@ -54,8 +59,7 @@ def test_errors_of_a_score_without_bounds_leave_its_mean_open() -> None:
 
 
 @pytest.mark.parametrize("gate", [mean_gate, rate_gate])
-def test_gate_without_any_score_is_inconclusive(gate: object) -> None:
-    assert callable(gate)
+def test_gate_without_any_score_is_inconclusive(gate: Check) -> None:
     failed = variant("base", {"ok": "F F"})
     assert gate(failed, "ok", 0.5).reason == "base ok: 0 of 2 scored"
     assert gate(failed, "ok", 0.5).result == "inconclusive"
@@ -117,11 +121,8 @@ def test_missing_runs_and_scores_are_inconclusive_without_any_limit() -> None:
 
 @given(st.lists(st.sampled_from("10E"), min_size=1, max_size=12), st.floats(0.01, 0.99))
 def test_no_value_of_the_errors_contradicts_a_gate(words: list[str], limit: float) -> None:
-    def result(text: str, gate: object) -> str:
-        assert callable(gate)
-        checked: VariantResults = variant("a", {"ok": text})
-        found: str = gate(checked, "ok", limit).result
-        return found
+    def result(text: str, gate: Check) -> str:
+        return gate(variant("a", {"ok": text}), "ok", limit).result
 
     text = " ".join(words)
     if set(words) != {"E"}:

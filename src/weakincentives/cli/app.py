@@ -5,7 +5,19 @@ from typing import Annotated
 from typer import Exit, Option, Typer, echo
 
 from ..version import __version__
-from . import approval, chat, durable_runs, mcp, overrides, prompts, report, run, skills
+from . import (
+    approval,
+    chat,
+    durable_runs,
+    eval_runs,
+    evals,
+    mcp,
+    overrides,
+    prompts,
+    report,
+    run,
+    skills,
+)
 
 __all__ = ["app"]
 
@@ -34,8 +46,11 @@ def _options(*, version: Annotated[bool, _Version] = False) -> None: ...
 for _command in (
     *(prompts.render, prompts.tree, prompts.check),
     *(run.run, approval.approve, chat.chat, run.show, report.report, run.advise),
+    evals.eval_schema,
 ):
     app.command()(_command)
+app.command("eval")(eval_runs.evaluate_cases)
+app.command()(eval_runs.compare)
 app.add_typer(overrides.app, name="overrides")
 app.add_typer(skills.app, name="skill")
 app.add_typer(mcp.app, name="mcp")

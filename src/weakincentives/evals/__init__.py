@@ -1,13 +1,31 @@
 """Evaluate prompts on cases, and compare two variants honestly."""
 
+from .case_files import CaseFileError, CaseProblem
+from .case_types import case_schema
 from .cases import Case, Dataset
+from .comparison import Comparison
+from .comparisons import (
+    CompareOptions,
+    ComparisonError,
+    Comparisons,
+    ScoreComparison,
+    compare,
+    compare_all,
+)
 from .experiment import EvaluateOptions, Progress, Variant, evaluate, evaluate_async
+from .experiment_files import load_experiment, save_baseline
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
 from .scores import AskJudge, EvalCall, EvalRun, Evaluator, Scale, Score, evaluator
 
 __all__ = [
     "AskJudge",
     "Case",
+    "CaseFileError",
+    "CaseProblem",
+    "CompareOptions",
+    "Comparison",
+    "ComparisonError",
+    "Comparisons",
     "Dataset",
     "EvalCall",
     "EvalRun",
@@ -18,10 +36,16 @@ __all__ = [
     "RunResult",
     "Scale",
     "Score",
+    "ScoreComparison",
     "ScoreSummary",
     "Variant",
     "VariantResults",
+    "case_schema",
+    "compare",
+    "compare_all",
     "evaluate",
     "evaluate_async",
     "evaluator",
+    "load_experiment",
+    "save_baseline",
 ]

@@ -1,12 +1,20 @@
 """`Case` is one input for a prompt; a `Dataset` is a checked sequence of cases."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 from unicodedata import normalize
 
 from ..content import Part
 from ..serde.json_types import Json
+
+if TYPE_CHECKING:
+    from ..prompt.template import AnyPrompt, AnyTemplate
+    from .case_types import Paths
 
 __all__ = ["Case", "Dataset"]
 
@@ -34,7 +42,7 @@ class Case:
 
 
 class Dataset(Sequence[Case]):
-    """A sequence of cases with different ids.
+    """A sequence of cases with different ids, from Python or from files.
 
     Raises `ValueError` for two cases with the same id, and `TypeError` for anything but a `Case`.
     """
@@ -55,6 +63,62 @@ class Dataset(Sequence[Case]):
             checked[case_id] = case if case.id == case_id else replace(case, id=case_id)
         self._cases = tuple(checked.values())
 
+    @classmethod
+    def load(
+        cls, paths: "Paths", target: "AnyTemplate | AnyPrompt | None" = None, *, name: str = ""
+    ) -> "Dataset":
+        """Reads cases from files in YAML, JSON, JSON Lines or CSV; a path may be a glob.
+
+        The types of `target`, a template or a prompt, determine how params, state and the expected
+        output are read. Files that cases name are read from the folder of their own file. The
+        name is that of the first file by default. Raises `CaseFileError` with every problem and
+        its line, and `ImportError` for YAML without the extra `evals`.
+        """
+        from .case_types import load_cases
+
+        cases = load_cases(paths, target)
+        return cls(cases, name=name or Path(cases[0].source.rpartition(":")[0]).stem)
+
+    def save(self, path: "str | PathLike[str]") -> None:
+        """Replaces a file; its suffix is `.yaml`, `.yml`, `.json`, `.jsonl` or `.csv`.
+
+        `Dataset.load` returns equal cases, with the values in `state` in groups of the same type.
+        Raises `ValueError`, and leaves the file as it is, for a case that the format cannot
+        represent.
+        """
+        from .case_types import save_cases
+
+        save_cases(path, self)
+
+    def select(
+        self, ids: str | Iterable[str] | None = None, where: Mapping[str, Json] | None = None
+    ) -> "Dataset":
+        """Returns the cases with these ids whose `cluster` and metadata have all these values.
+
+        Numbers and other values are compared by their JSON text, so `"3"` selects 3; a list
+        has each of its items. Raises `ValueError`, with the known values, for an id or a value
+        that no case has, and if no case is left.
+        """
+        cases: list[Case] = [*self]
+        if ids is not None:
+            wanted = [
+                normalize("NFC", case_id) for case_id in ([ids] if isinstance(ids, str) else ids)
+            ]
+            known = [case.id for case in cases]
+            for case_id in wanted:
+                _check_known(case_id, known, "id")
+            cases = [case for case in cases if case.id in wanted]
+        for key, value in (where or {}).items():
+            values = [_values(case, key) for case in self]
+            if not any(values):
+                keys = {"cluster", *(key for case in self for key in case.metadata)}
+                _check_known(key, keys, "metadata key")
+            _check_known(_as_text(value), {text for texts in values for text in texts}, key)
+            cases = [case for case in cases if _as_text(value) in _values(case, key)]
+        if not cases:
+            raise ValueError(f"no case of {self.name!r} has all of ids={ids!r} and where={where!r}")
+        return Dataset(cases, name=self.name)
+
     def __repr__(self) -> str:
         return f"<Dataset {self.name!r} of {len(self)} cases>"
 
@@ -69,3 +133,22 @@ class Dataset(Sequence[Case]):
 
     def __getitem__(self, index: int | slice, /) -> Case | Sequence[Case]:
         return self._cases[index]
+
+
+def _values(case: Case, key: str) -> list[str]:
+    value = case.cluster or None if key == "cluster" else case.metadata.get(key)
+    if value is None and (key == "cluster" or key not in case.metadata):
+        return []
+    return [_as_text(item) for item in (value if isinstance(value, list) else [value])]
+
+
+def _as_text(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _check_known(value: str, known: Iterable[str], kind: str) -> None:
+    known = [*dict.fromkeys(known)]
+    if value not in known:
+        shown = get_close_matches(value, known, n=5, cutoff=0.5) or sorted(known)[:20]
+        more = f" and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
+        raise ValueError(f"no case has the {kind} {value!r}; known: {', '.join(shown)}{more}")

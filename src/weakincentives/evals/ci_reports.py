@@ -9,7 +9,7 @@ from statistics import fmean
 from xml.sax.saxutils import escape
 
 from ..displays import code_span, escape_hidden
-from .compare import Comparisons
+from .comparisons import Comparisons
 from .reports import difference_text, summary_text, verdict_text
 from .results import Experiment, RunResult, VariantResults
 from .scores import Value

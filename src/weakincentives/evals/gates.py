@@ -6,8 +6,8 @@ from math import ceil
 from typing import Literal
 
 from ..displays import count_of
-from .compare import Comparisons
 from .comparison import Interval
+from .comparisons import Comparisons
 from .distributions import wilson, z_quantile
 from .results import VariantResults
 

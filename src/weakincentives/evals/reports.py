@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from ..displays import count_of
 from ..limits import RunUsage
-from .compare import Comparisons, ScoreComparison
 from .comparison import Comparison
+from .comparisons import Comparisons, ScoreComparison
 from .gates import rate_interval
 from .results import Experiment, ScoreSummary, VariantResults
 
@@ -28,7 +28,8 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     cases = max([len(variant.cases) for variant in experiment.variants.values()], default=0)
     repeats = f", {count_of(experiment.repeats, 'repeat')}" * (experiment.repeats > 1)
     reused = f", {count_of(experiment.reused, 'run')} reused" * bool(experiment.reused)
-    spent = f"{_cost(experiment.spent)} spent{reused}"
+    judges = f", of which {_cost(experiment.judges)} for judges" * bool(experiment.judges.calls)
+    spent = f"spent {_cost(experiment.spent)}{judges}{reused}"
     yield f"{experiment.dataset}: {count_of(cases, 'case')}{repeats}; {spent}"
     for variant in experiment.variants.values():
         outcomes = Counter(result.outcome for result in variant.results)
@@ -78,8 +79,10 @@ def summary_text(variant: VariantResults, score: str) -> str:
     summary = variant.summary(score)
     parts = [mean_text(summary)]
     if (interval := rate_interval(variant, score)) is not None:
-        parts.append(f"95 % interval {_percent(interval[0])}-{_percent(interval[1])} %")
-    parts.append(f"{summary.scored:,} of {summary.runs - summary.inapplicable:,} scored")
+        over = " over cases" * (summary.cases < summary.scored)
+        parts.append(f"95 % interval{over} {_percent(interval[0])}-{_percent(interval[1])} %")
+    if summary.errors:
+        parts.append(f"{summary.scored:,} of {summary.scored + summary.errors:,} scored")
     if summary.inapplicable:
         parts.append(f"{summary.inapplicable:,} not applicable")
     return ", ".join(parts)
@@ -126,7 +129,8 @@ def difference_text(one: ScoreComparison) -> str:
 
     interval = _NONE
     if result.interval is not None:
-        interval = f"{shown(result.interval[0])} to {shown(result.interval[1])}"
+        ends = [max(-1.0, min(it, 1.0)) if is_rate else it for it in result.interval]
+        interval = f"{shown(ends[0])} to {shown(ends[1])}"
     parts = [f"{shown(result.difference)}{' points' * is_rate}, 95 % interval {interval}"]
     if one.corrected_p is not None:
         p = one.corrected_p

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
+from typing import TypedDict, Unpack
 
 from ..displays import count_of
 from ..errors import WeakIncentivesError
@@ -12,7 +13,14 @@ from .comparison import Comparison, Interval, Verdict, anytime_interval, compare
 from .results import ScoreSummary, VariantResults
 from .scores import Scale
 
-__all__ = ["ComparisonError", "Comparisons", "ScoreComparison", "compare", "compare_all"]
+__all__ = [
+    "CompareOptions",
+    "ComparisonError",
+    "Comparisons",
+    "ScoreComparison",
+    "compare",
+    "compare_all",
+]
 
 type _Values = Sequence[float | None]
 
@@ -96,13 +104,16 @@ class Comparisons:
     uncompared: tuple[str, ...] = ()
 
 
+class CompareOptions(TypedDict, total=False):
+    """How variants are compared; see `compare`."""
+
+    margin: float | None
+    common_cases: bool
+    anytime: bool
+
+
 def compare(
-    a: VariantResults,
-    b: VariantResults,
-    *,
-    margin: float | None = None,
-    common_cases: bool = False,
-    anytime: bool = False,
+    a: VariantResults, b: VariantResults, /, **options: Unpack[CompareOptions]
 ) -> Comparisons:
     """Compares two variants by the cases and scores that both have.
 
@@ -112,18 +123,17 @@ def compare(
 
     Raises `ComparisonError` if the variants have different cases, evaluators or judges.
     """
-    [result] = compare_all((a, b), margin=margin, common_cases=common_cases, anytime=anytime)
+    [result] = compare_all((a, b), **options)
     return result
 
 
 def compare_all(
-    *variants: tuple[VariantResults, VariantResults],
-    margin: float | None = None,
-    common_cases: bool = False,
-    anytime: bool = False,
+    *variants: tuple[VariantResults, VariantResults], **options: Unpack[CompareOptions]
 ) -> list[Comparisons]:
     """Compares several pairs of variants; the family is all their scores together."""
-    pairs = [_paired(a, b, common_cases=common_cases) for a, b in variants]
+    is_common = options.get("common_cases", False)
+    pairs = [_paired(a, b, common_cases=is_common) for a, b in variants]
+    margin, anytime = options.get("margin"), options.get("anytime", False)
     rules = _Rules(margin, anytime, max(1, sum(len(pair.scores) for pair in pairs)))
     found = [{score: rules.compared(pair, score) for score in pair.scores} for pair in pairs]
     results = [one.result for scores in found for one in scores.values() if one.result]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.eval_results import variant
-from weakincentives.evals.compare import ComparisonError, compare, compare_all
+from weakincentives.evals.comparisons import ComparisonError, compare, compare_all
 from weakincentives.evals.scores import Scale, Value
 
 BASE = variant("base", {"ok": "101 000 111 010 110"})

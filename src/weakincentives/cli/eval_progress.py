@@ -1,0 +1,79 @@
+"""The progress of `wink eval` on stderr: a bar on a terminal, and otherwise a few lines."""
+
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from time import monotonic
+
+from rich.console import Console
+
+from ..displays import count_of
+from ..evals.experiment import Progress
+
+__all__ = ["SparseLines", "progress_text", "showing_progress"]
+
+_SECONDS, _SHARE = 30, 0.1
+
+
+def progress_text(progress: Progress) -> str:
+    """Returns one line: the runs of this session, failures, cost, and the time left."""
+    done, total = (count - progress.reused for count in (progress.done, progress.total))
+    parts = [f"{done:,} of {total:,} to run"]
+    if progress.reused:
+        parts[0] += f" ({progress.reused:,} reused)"
+    if progress.failures:
+        parts.append(f"{progress.failures:,} failed")
+    if progress.spent.cost is not None:
+        parts.append(f"${progress.spent.cost:.2f}")
+    if progress.waiting_until is not None:
+        until = progress.waiting_until.astimezone()
+        parts.append(f"the provider asks to wait until {until:%H:%M:%S}")
+    elif progress.seconds_left is not None and progress.done < progress.total:
+        minutes, seconds = divmod(round(progress.seconds_left), 60)
+        left = count_of(minutes, "minute") if minutes else count_of(seconds, "second")
+        parts.append(f"about {left} left")
+    return ", ".join(parts)
+
+
+class SparseLines:
+    """Writes a line when a tenth of the runs has ended or 30 seconds have passed since the last."""
+
+    def __init__(
+        self, write: Callable[[str], object], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._write, self._clock = write, clock
+        self._time, self._share = clock(), 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        share, now = progress.done / progress.total, self._clock()
+        is_due = share - self._share >= _SHARE - 1e-9 or now - self._time >= _SECONDS
+        if is_due or (progress.done == progress.total and share > self._share):
+            self._share, self._time = share, now
+            self._write(f"{progress_text(progress)}\n")
+
+
+@contextmanager
+def showing_progress() -> Generator[Callable[[Progress], object]]:
+    """Yields the function that shows the progress during the block."""
+    plain = any(os.environ.get(name) for name in ("CI", "NO_COLOR"))
+    console = Console(stderr=True, highlight=False, markup=False)
+    if plain or not console.is_terminal or console.is_dumb_terminal:
+        yield SparseLines(sys.stderr.write)
+        return
+    from rich.progress import BarColumn, TextColumn  # slow to import
+    from rich.progress import Progress as Bar
+
+    with Bar(BarColumn(), TextColumn("{task.description}", markup=False), console=console,
+             transient=True) as bar:  # fmt: skip
+        task = bar.add_task("")
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                description=progress_text(progress),
+                completed=progress.done,
+                total=progress.total,
+            )
+
+        yield show

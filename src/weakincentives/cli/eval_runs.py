@@ -1,0 +1,132 @@
+"""`wink eval` runs a prompt on cases, and `wink compare` compares two variants of experiments."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument, Option
+
+from ..limits import Budget
+from .run_options import Adapter, Api, BaseUrl, Model
+from .target import Target, UsageError
+
+__all__ = ["compare", "evaluate_cases"]
+
+_Texts = list[str] | None
+_Cases = Annotated[list[str], Argument(help="Files of cases: YAML, JSON, JSON Lines or CSV.")]
+_Variants = Annotated[
+    _Texts,
+    Option(help="NAME:tag=…, NAME:model=… or NAME:temperature=…; the first is the baseline."),
+]
+_Evaluators = Annotated[
+    _Texts, Option(help="Evaluators, or a list of them: package.module:name. Repeatable.")
+]
+_Repeats = Annotated[int, Option(help="Runs of each case.")]
+_Concurrency = Annotated[int, Option(help="Runs at the same time.")]
+_Budget = Annotated[float | None, Option(help="The most dollars to spend.")]
+_Timeout = Annotated[float | None, Option(help="The most seconds for a run.")]
+_Folder = Annotated[Path, Option(help="Keeps the runs' logs, so that the same command continues.")]
+_Case = Annotated[_Texts, Option(help="Run this case only. Repeatable.")]
+_Where = Annotated[_Texts, Option(help="Run cases with this metadata: key=value. Repeatable.")]
+_Baseline = Annotated[Path | None, Option(help="Compare with the experiment in this file.")]
+_WriteBaseline = Annotated[bool, Option("--write-baseline", help="Replace the file of --baseline.")]
+_Margin = Annotated[float | None, Option(help="A difference of scores that does not matter.")]
+_FailOn = Annotated[
+    Literal["worse"] | None,
+    Option(help="Exit with 1 if a score is worse, and with 2 if that is uncertain."),
+]
+_FailUnder = Annotated[
+    _Texts, Option(help="The least mean, or the least mean of one score: name=0.9. Repeatable.")
+]
+_FailUnderRate = Annotated[
+    _Texts,
+    Option(help="The least rate behind the cases, with 95 % confidence: name=0.9. Repeatable."),
+]
+_Json = Annotated[Path | None, Option("--json", help="Write the experiment as JSON.")]
+_Junit = Annotated[Path | None, Option(help="Write JUnit XML to this file.")]
+_Markdown = Annotated[Path | None, Option(help="Write Markdown for a pull request to this file.")]
+_Verbose = Annotated[bool, Option("--verbose", "-v", help="Say why runs were repeated.")]
+
+
+def evaluate_cases(
+    target: Target,
+    cases: _Cases,
+    *,
+    variant: _Variants = None,
+    evaluators: _Evaluators = None,
+    adapter: Adapter = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
+    repeats: _Repeats = 1,
+    concurrency: _Concurrency = 8,
+    budget: _Budget = None,
+    timeout: _Timeout = None,
+    folder: _Folder = Path("evals"),
+    case: _Case = None,
+    where: _Where = None,
+    baseline: _Baseline = None,
+    write_baseline: _WriteBaseline = False,
+    margin: _Margin = None,
+    fail_on: _FailOn = None,
+    fail_under: _FailUnder = None,
+    fail_under_rate: _FailUnderRate = None,
+    json_: _Json = None,
+    junit: _Junit = None,
+    markdown: _Markdown = None,
+    verbose: _Verbose = False,
+) -> None:
+    """Run a prompt on cases in one or more variants, and score the runs.
+
+    Exits with 0 if all cases ran and all gates hold, with 1 if a gate fails, and with 2 if a gate
+    is inconclusive or runs are missing.
+    """
+    from . import eval_work as work
+
+    arms, gates = work.read_variants(variant), work.Gates(fail_on, fail_under, fail_under_rate)
+    if fail_on is not None and baseline is None and not arms[1:]:
+        raise UsageError("--fail-on requires --baseline or a second --variant")
+    old = work.read_baseline(baseline, is_written=write_baseline)
+    experiment = work.run_cases(
+        *(target, cases, (case, where)),
+        adapter=(adapter, {"model": model, "base_url": base_url, "api": api}),
+        evaluators=work.load_evaluators(evaluators),
+        variants=arms,
+        repeats=repeats,
+        concurrency=concurrency,
+        budget=None if budget is None else Budget(max_cost=budget),
+        timeout=timeout,
+        folder=folder,
+        explain=verbose,
+    )
+    files = work.Files(json_, junit, markdown, baseline=baseline if write_baseline else None)
+    gates.end(list(experiment.variants.values()), work.report(experiment, files, old, margin))
+
+
+def compare(
+    a: Annotated[str, Argument(help="An experiment's file, or FILE:variant.")],
+    b: Annotated[str, Argument(help="An experiment's file, or FILE:variant.")],
+    *,
+    margin: _Margin = None,
+    common_cases: Annotated[
+        bool, Option("--common-cases", help="Compare the cases that both have.")
+    ] = False,
+    anytime: Annotated[
+        bool, Option("--anytime", help="Decide while runs are missing, as often as you look.")
+    ] = False,
+    fail_on: _FailOn = None,
+    fail_under: _FailUnder = None,
+    fail_under_rate: _FailUnderRate = None,
+    markdown: _Markdown = None,
+) -> None:
+    """Compare two variants that were saved by wink eval --json or --write-baseline.
+
+    Exits with 0 if all gates for B hold, with 1 if one fails, and with 2 if one is inconclusive or
+    the variants cannot be compared.
+    """
+    from . import eval_work as work
+
+    gates = work.Gates(fail_on, fail_under, fail_under_rate)
+    comparisons = work.compare_files(
+        a, b, markdown, margin=margin, common_cases=common_cases, anytime=anytime
+    )
+    gates.end([one.b for one in comparisons], comparisons)

@@ -1,0 +1,289 @@
+"""The parts of `wink eval` and `wink compare`, which only these commands import."""
+
+import json
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from inspect import isfunction, signature
+from pathlib import Path
+from typing import Any, NoReturn, Unpack
+
+from typer import Exit
+
+from ..adapters.core import LoopAdapter, ProviderAdapter
+from ..atomic_writes import replacing
+from ..evals.cases import Case, Dataset
+from ..evals.ci_reports import junit_xml, markdown
+from ..evals.comparisons import CompareOptions, ComparisonError, Comparisons, compare_all
+from ..evals.experiment import AnyEvaluator, EvaluateOptions, Target, Variant, evaluate
+from ..evals.experiment_files import experiment_json, load_experiment, save_baseline
+from ..evals.gates import comparison_gate, mean_gate, missing_gate, rate_gate
+from ..evals.reports import comparison_lines, experiment_lines
+from ..evals.results import Experiment, VariantResults
+from ..model_settings import ModelSettings
+from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
+from .eval_progress import showing_progress
+from .printing import print_lines, single_line
+from .run_options import load_adapter
+from .target import UsageError, load, load_prompt
+
+__all__ = [
+    "Files",
+    "Gates",
+    "compare_files",
+    "load_evaluators",
+    "problems_as_lines",
+    "read_baseline",
+    "read_variants",
+    "report",
+    "run_cases",
+]
+
+# --- Arguments
+
+
+@contextmanager
+def problems_as_lines() -> Generator[None]:
+    """Prints each problem of cases and options on a line of its own, and ends the program."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        sys.stderr.writelines(f"wink: {single_line(line)}\n" for line in f"{error}".splitlines())
+        raise Exit(2) from error
+
+
+def read_variants(texts: Iterable[str] | None) -> list[Variant]:
+    """Reads `NAME:key=value`, where texts with the same name are one variant."""
+    rows: dict[str, dict[str, str]] = {}
+    for text in texts or ():
+        name, _, setting = text.partition(":")
+        key, equals, value = setting.partition("=")
+        if not name or (setting and not equals):
+            raise UsageError(f"--variant {text!r} must be NAME:key=value, such as short:tag=short")
+        rows.setdefault(name, {}).update({key: value} if key else {})
+    return [_variant(name, row) for name, row in rows.items()]
+
+
+def _variant(name: str, row: dict[str, str]) -> Variant:
+    tag, model = row.pop("tag", ""), row.pop("model", None)
+    try:
+        settings = ModelSettings(**{key: _json(row[key]) for key in row}) if row else None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--variant {name}: {error}") from error
+    return Variant(name=name, tag=tag, model=model, settings=settings)
+
+
+# Any: a setting of any type, which ModelSettings checks
+def _json(text: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(text)
+    return text
+
+
+def load_evaluators(names: Iterable[str] | None) -> list[AnyEvaluator]:
+    """Loads evaluators, or lists of them."""
+    found: list[AnyEvaluator] = []
+    for name in names or ():
+        value = load(name, "evaluator")
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if not callable(one):
+                raise UsageError(
+                    f"--evaluators {name} must be an evaluator or a list of them, got {one!r:.100}"
+                )
+            found.append(one)
+    return found
+
+
+def _prompt(target: str) -> tuple[Target, AnyTemplate | AnyPrompt | None]:
+    """Returns what to run, and its prompt unless a function makes a prompt of each case."""
+    value = None if Path(target).is_dir() else load(target, "prompt")
+    if isinstance(value, PromptTemplate):
+        return value, value
+    if isfunction(value) and signature(value).parameters:
+        return value, None
+    prompt = load_prompt(target)
+
+    def bound(case: Case) -> AnyPrompt:
+        return prompt.for_run().bind(*case.params)
+
+    return bound, prompt
+
+
+# --- Experiments
+
+
+def run_cases(
+    target: str,
+    paths: Sequence[str],
+    selected: tuple[Sequence[str] | None, Sequence[str] | None],
+    adapter: tuple[str | None, Mapping[str, str | None]],
+    **options: Unpack[EvaluateOptions],
+) -> Experiment:
+    """Runs the cases with the selected ids and metadata, and shows the progress.
+
+    `adapter` is the adapter's name with its options; without any, variants have their own models.
+    """
+    evaluated, prompt = _prompt(target)
+    with problems_as_lines(), ExitStack() as stack:
+        dataset = Dataset.load(paths, prompt)
+        ids, pairs = selected
+        if ids or pairs:
+            where = {key: value for key, _, value in [pair.partition("=") for pair in pairs or ()]}
+            dataset = dataset.select(ids=ids, where=where)
+        name, arguments = adapter
+        if name or any(arguments.values()):
+            options["model"] = _model(load_adapter(name, stack, **arguments))
+        try:
+            options["progress"] = stack.enter_context(showing_progress())
+            return evaluate(evaluated, dataset, **options)
+        except KeyboardInterrupt:
+            sys.stderr.write("wink: interrupted; run the same command again to continue\n")
+            raise Exit(2) from None
+
+
+def _model(adapter: ProviderAdapter) -> LoopAdapter:
+    if not isinstance(adapter, LoopAdapter):
+        raise UsageError(f"wink eval cannot use the adapter {type(adapter).__name__}")
+    return adapter
+
+
+def read_baseline(path: Path | None, *, is_written: bool = False) -> Experiment | None:
+    """Reads an experiment's file, which need not exist if the command writes it."""
+    if path is None and is_written:
+        raise UsageError("--write-baseline requires --baseline with the file to write")
+    if path is None or (is_written and not path.exists()):
+        return None
+    try:
+        return load_experiment(path)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files to write for an experiment."""
+
+    json: Path | None = None
+    junit: Path | None = None
+    markdown: Path | None = None
+    baseline: Path | None = None
+
+
+def report(
+    experiment: Experiment, files: Files, old: Experiment | None, margin: float | None
+) -> list[Comparisons]:
+    """Prints and writes an experiment; returns its comparisons.
+
+    The variants are compared with `old` or, without it, with the first variant.
+    """
+    print_lines(experiment_lines(experiment))
+    _write(files.json, experiment_json(experiment))
+    _write(files.junit, junit_xml(experiment))
+    first, *others = experiment.variants.values()
+    pairs = [(first, other) for other in others]
+    if old is not None:
+        [base, *_] = old.variants.values()
+        pairs = [(old.variants.get(one.name, base), one) for one in (first, *others)]
+    comparisons: list[Comparisons] = []
+    try:
+        comparisons = compare_all(*pairs, margin=margin)
+    except ComparisonError as error:
+        if files.baseline is None:
+            raise
+        print_lines([f"{error}"])
+    _report_comparisons(experiment, comparisons, files.markdown)
+    if files.baseline is not None:
+        if not experiment.is_complete:
+            raise UsageError(f"{files.baseline} is unchanged, because runs are missing")
+        save_baseline(experiment, files.baseline)
+        print_lines([f"{files.baseline} is written"])
+    return comparisons
+
+
+def compare_files(
+    a: str, b: str, markdown_file: Path | None, **options: Unpack[CompareOptions]
+) -> list[Comparisons]:
+    """Compares the variants at `FILE` or `FILE:variant`, and prints how they differ."""
+    (first, _), (second, experiment) = _find(a), _find(b)
+    comparisons = compare_all((first, second), **options)
+    shown = replace(experiment, variants={second.name: second})
+    _report_comparisons(shown, comparisons, markdown_file)
+    return comparisons
+
+
+def _find(name: str) -> tuple[VariantResults, Experiment]:
+    path, _, variant = (name, "", "") if Path(name).exists() else name.rpartition(":")
+    experiment = read_baseline(Path(path or name))
+    known = [] if experiment is None else list(experiment.variants)
+    if not variant and len(known) == 1:
+        variant = known[0]
+    if experiment is None or variant not in known:
+        examples = ", ".join([f"{path}:{one}" for one in known])
+        raise UsageError(f"{name!r} does not name one variant; use one of {examples}")
+    return experiment[variant], experiment
+
+
+def _report_comparisons(
+    experiment: Experiment, comparisons: Sequence[Comparisons], markdown_file: Path | None
+) -> None:
+    print_lines(line for one in comparisons for line in comparison_lines(one))
+    _write(markdown_file, [markdown(experiment, comparisons)])
+
+
+def _write(path: Path | None, parts: Iterable[str]) -> None:
+    if path is not None:
+        with replacing(path) as file:
+            file.writelines(part.encode() for part in parts)
+
+
+# --- Gates
+
+
+class Gates:
+    """The gates that the command line asks for."""
+
+    def __init__(
+        self, fail_on: str | None, means: Iterable[str] | None, rates: Iterable[str] | None
+    ) -> None:
+        self._compares, self._means, self._rates = (
+            fail_on is not None,
+            _limits(means),
+            _limits(rates),
+        )
+
+    def end(
+        self, variants: Sequence[VariantResults], comparisons: Sequence[Comparisons]
+    ) -> NoReturn:
+        """Prints the gates, and ends the program with their exit code."""
+        found = [gate for one in variants if (gate := missing_gate(one)) is not None]
+        with problems_as_lines():
+            for check, limits in ((mean_gate, self._means), (rate_gate, self._rates)):
+                for name, limit in limits:
+                    found += [check(one, _score(one, name), limit) for one in variants]
+        found += [comparison_gate(one) for one in comparisons if self._compares]
+        print_lines(f"gate {gate.result}: {gate.reason}" for gate in found)
+        results = {gate.result for gate in found}
+        raise Exit(1 if "fails" in results else 2 if "inconclusive" in results else 0)
+
+
+def _limits(texts: Iterable[str] | None) -> list[tuple[str, float]]:
+    """Reads `NAME=NUMBER`, or just the number, if there is one score."""
+    limits: list[tuple[str, float]] = []
+    for text in texts or ():
+        name, _, number = text.rpartition("=")
+        try:
+            limits.append((name, float(number)))
+        except ValueError:
+            raise UsageError(f"a limit must be a number or name=number, got {text!r}") from None
+    return limits
+
+
+def _score(variant: VariantResults, name: str) -> str:
+    known = [name for name in variant.evaluators if not variant.summary(name).labels]
+    if name in known:
+        return name
+    if name or len(known) != 1:
+        which = f"no score of {variant.name} is {name!r}" if name else "a limit must name its score"
+        raise UsageError(f"{which}; use {', '.join([f'{one}=…' for one in known])}")
+    return known[0]

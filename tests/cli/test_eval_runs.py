@@ -1,0 +1,445 @@
+"""`wink eval` and `wink compare`: exit codes, files, and progress."""
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from support.commands import Done, Wink, environment, process
+from support.eval_results import experiment, variant
+from support.scripted_server import Fail, ScriptedServer
+from weakincentives.cli.eval_progress import SparseLines, progress_text
+from weakincentives.evals.experiment import Progress
+from weakincentives.evals.experiment_files import load_experiment, save_baseline
+from weakincentives.limits import RunUsage
+
+FAQ = """
+from asyncio import sleep
+from dataclasses import dataclass
+from itertools import repeat
+
+from weakincentives import MarkdownSection, PromptTemplate
+from weakincentives.testing import ScriptedAdapter, say
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+
+
+template = PromptTemplate(
+    ns="faq",
+    key="answer",
+    sections=[
+        MarkdownSection(title="Task", template="Answer the question."),
+        MarkdownSection[Question](title="Question", template="$text"),
+    ],
+)
+
+
+def prompt_of(case):
+    return template.bind(*(case.params or [Question(case.message)]))
+
+
+def bound():
+    return template.bind(Question("1 + 1"))
+
+
+def correct(case, run):
+    return case.expected in run.text
+
+
+def length(case, run):
+    return float(len(run.text))
+
+
+def answer(seen):
+    settings = seen.request.settings
+    is_wrong = settings is not None and settings.temperature == 1.5
+    return say("none" if is_wrong else "2 and 4")
+
+
+class Slow(ScriptedAdapter):
+    async def ask_async(self, request, /):
+        await sleep(60)
+
+
+checks = [correct, length]
+
+
+def model(**options):
+    return ScriptedAdapter(repeat(answer))
+
+
+def slow_model(**options):
+    return Slow([])
+"""
+CASES = """
+- id: one
+  params: {text: 1 + 1}
+  expected: "2"
+- id: two
+  params: {text: 2 + 2}
+  expected: "4"
+  metadata: {kind: hard}
+"""
+EVAL = ("eval", "faq:template", "cases.yaml", "--adapter", "faq:model")
+SCORED = (*EVAL, "--evaluators", "faq:correct")
+
+
+@pytest.fixture
+def faq(tmp_path: Path) -> Path:
+    (tmp_path / "faq.py").write_text(FAQ)
+    (tmp_path / "cases.yaml").write_text(CASES)
+    return tmp_path
+
+
+@pytest.fixture
+def wink(faq: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Wink:
+    return Wink(faq, monkeypatch, capsys)
+
+
+@pytest.fixture
+def saved(faq: Path) -> Path:
+    """A file with variants `base` and `other`: 80 right, 10 wrong, 10 errors; and 60 right."""
+    base = variant("base", {"ok": "1 " * 80 + "0 " * 10 + "E " * 10})
+    other = variant("other", {"ok": "1 " * 60 + "0 " * 40})
+    path = faq / "saved.json"
+    save_baseline(experiment(base, other), path)
+    return path
+
+
+# --- Exit codes
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ([], 0),
+        (["--variant", "base", "--variant", "bad:temperature=1.5"], 0),
+        (["--fail-under", "1"], 0),
+        (["--fail-under", "correct=1"], 0),
+        (["--variant", "bad:temperature=1.5", "--fail-under", "0.5"], 1),
+        (["--fail-under-rate", "0.9"], 2),
+        (["--variant", "base", "--variant", "same:temperature=0.5", "--fail-on", "worse"], 2),
+    ],
+)
+def test_exit_code_is_that_of_the_gates(wink: Wink, options: list[str], code: int) -> None:
+    done = wink(*SCORED, *options)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert done.stdout.startswith("cases: 2 cases; ")
+
+
+@pytest.mark.parametrize(("limit", "code"), [("0.85", 2), ("0.80", 0), ("0.95", 1), ("ok=0.8", 0)])
+def test_limit_of_the_mean_considers_errors(wink: Wink, saved: Path, limit: str, code: int) -> None:
+    done = wink("compare", f"{saved}:other", f"{saved}:base", "--fail-under", limit)
+    assert done.returncode == code
+    assert "88.9 % of 90 scored (80.0-90.0 % if the 10 errors were all wrong or right)" in (
+        done.stdout
+    )
+
+
+def test_worse_variant_fails_its_gate_only_if_there_is_one(wink: Wink, saved: Path) -> None:
+    names = [f"saved.json:{name}" for name in ("base", "other")]
+    assert wink("compare", *names).returncode == 0
+    done = wink("compare", *names, "--fail-on", "worse")
+    assert done.returncode == 1
+    assert done.stdout.endswith("gate fails: other against base: ok is worse\n")
+    assert wink("compare", *names[::-1], "--fail-on", "worse").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--case", "onne"], "no case has the id 'onne'; known: one"),
+        (["--where", "kind=easy"], "no case has the kind 'easy'; known: hard"),
+        (["--repeats", "0"], "repeats must be at least 1"),
+        (["--concurrency", "-1"], "concurrency must"),
+        (["--budget", "0"], "must be more than 0"),
+        (["--variant", "a:temperature"], "--variant 'a:temperature' must be NAME:key=value"),
+        (["--variant", "a:temprature=1"], "temprature"),
+        (["--fail-under", "high"], "a limit must be a number or name=number, got 'high'"),
+        (["--fail-on", "worse"], "--fail-on requires --baseline or a second --variant"),
+        (["--write-baseline"], "--write-baseline requires --baseline"),
+        (["--baseline", "none.json"], "none.json"),
+        (["--evaluators", "faq:FAQ"], "cannot find 'FAQ'"),
+        (["--evaluators", "faq:__name__"], "must be an evaluator or a list of them, got 'faq'"),
+    ],
+)
+def test_impossible_options_end_with_2_before_any_run(
+    wink: Wink, options: list[str], message: str
+) -> None:
+    done = wink(*SCORED, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (wink.folder / "evals" / "runs").exists()
+
+
+def test_file_without_cases_ends_with_2(wink: Wink) -> None:
+    (wink.folder / "cases.yaml").write_text("[]\n")
+    done = wink(*SCORED)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cases.yaml" in done.stderr
+
+
+def test_limit_for_several_scores_must_name_one(wink: Wink) -> None:
+    options = ("--evaluators", "faq:checks", "--fail-under")
+    done = wink(*EVAL, *options, "0.5")
+    assert done.returncode == 2
+    assert done.stderr.endswith("wink: a limit must name its score; use correct=…, length=…\n")
+    assert wink(*EVAL, *options, "correct=0.5").returncode == 0
+    assert "no score of base is 'correkt'" in wink(*EVAL, *options, "correkt=0.5").stderr
+
+
+def test_failing_provider_ends_with_2_and_its_key_is_in_no_file(wink: Wink) -> None:
+    key = "sk-sentinel-2f6d0c1b9a"
+    fails = [Fail(401, f"Incorrect API key provided: {key}")] * 2
+    with ScriptedServer(*fails) as server:
+        done = wink(
+            *("eval", "faq:template", "cases.yaml", "--evaluators", "faq:correct"),
+            *("--model", "openai:m", "--api", "chat", "--base-url", server.openai_url),
+            *("--json", "out.json", "--junit", "out.xml", "--markdown", "out.md"),
+            OPENAI_API_KEY=key,
+        )
+    assert done.returncode == 2
+    assert "0 of 2 scored" in done.stdout
+    files = [path for path in wink.folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"out.json", "out.xml", "out.md"}
+    for text in (done.stdout, done.stderr, *[path.read_text() for path in files]):
+        assert key not in text
+
+
+# --- Targets and variants
+
+
+@pytest.mark.parametrize("target", ["faq:template", "faq:prompt_of", "faq:bound"])
+def test_target_is_a_template_a_prompt_or_a_function_of_the_case(wink: Wink, target: str) -> None:
+    cases: list[dict[str, object]] = [{"id": "one", "message": "1 + 1", "expected": "2"}]
+    if target == "faq:template":
+        cases[0] |= {"params": {"text": "1 + 1"}}
+    (wink.folder / "cases.json").write_text(json.dumps(cases))
+    done = wink("eval", target, "cases.json", *EVAL[3:], "--evaluators", "faq:correct")
+    assert done.returncode == 0, done.stderr
+    assert "correct: 100.0 % of 1 scored" in done.stdout
+
+
+def test_variants_have_their_own_settings_and_are_compared_with_the_first(wink: Wink) -> None:
+    variants = ("--variant", "base", "--variant", "bad:temperature=1.5", "--variant", "bad:seed=1")
+    done = wink(*SCORED, *variants, "--repeats", "3", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert "bad against base: 2 cases; p-values are corrected for 1 comparison" in done.stdout
+    assert "-100.0 points, 95 % interval" in done.stdout
+    assert "0 up; 2 down: one, two" in done.stdout
+    loaded = load_experiment(wink.folder / "out.json")
+    assert loaded["bad"].values("correct") == {"one": [0, 0, 0], "two": [0, 0, 0]}
+
+
+def test_selected_cases_run_alone(wink: Wink) -> None:
+    assert wink(*SCORED, "--where", "kind=hard").stdout.startswith("cases: 1 case; ")
+    assert wink(*SCORED, "--case", "one", "--case", "two").stdout.startswith("cases: 2 cases; ")
+
+
+# --- Files
+
+
+def test_baseline_is_written_by_its_option_only_and_the_changes_are_shown(wink: Wink) -> None:
+    baseline = wink.folder / "baseline.json"
+    options = (*SCORED, "--baseline", "baseline.json")
+    first = wink(*options, "--write-baseline")
+    assert (first.returncode, first.stdout.splitlines()[-1]) == (0, "baseline.json is written")
+    before = baseline.read_bytes()
+    worse = (*options, "--variant", "base:temperature=1.5")
+    done = wink(*worse, "--json", "new.json")
+    assert "base against base: 2 cases" in done.stdout
+    for command in (("baseline.json", "new.json"), ("new.json", "baseline.json")):
+        assert wink("compare", *command, "--fail-on", "worse").returncode == 2
+    assert baseline.read_bytes() == before
+    done = wink(*worse, "--write-baseline")
+    assert "2 down: one, two" in done.stdout
+    assert baseline.read_bytes() != before
+
+
+def test_baseline_with_other_cases_is_refused_and_can_be_replaced(wink: Wink) -> None:
+    options = (*SCORED, "--baseline", "baseline.json")
+    assert wink(*options, "--write-baseline").returncode == 0
+    cases = wink.folder / "cases.yaml"
+    cases.write_text(
+        CASES.replace("1 + 1", "1+1") + '- {id: x, params: {text: x}, expected: "2"}\n'
+    )
+    done = wink(*options, "--junit", "out.xml")
+    assert done.returncode == 2
+    assert "cannot compare base (A) with base (B): only in base (B): x; changed cases: one" in (
+        done.stderr
+    )
+    assert "points" not in done.stdout
+    assert (wink.folder / "out.xml").exists()
+    done = wink(*options, "--write-baseline")
+    assert (done.returncode, "changed cases: one" in done.stdout) == (0, True)
+    assert wink(*options).returncode == 0
+
+
+def test_comparing_different_cases_needs_the_option_for_common_cases(
+    wink: Wink, saved: Path
+) -> None:
+    fewer = variant("base", {"ok": "1 " * 50})
+    save_baseline(experiment(fewer), wink.folder / "fewer.json")
+    names = ("saved.json:base", "fewer.json")
+    done = wink("compare", *names)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "only in base (A): c50, c51" in done.stderr
+    assert done.stderr.endswith("pass common_cases=True, or --common-cases to wink compare\n")
+    done = wink("compare", *names, "--common-cases", "--markdown", "out.md")
+    assert done.stdout.startswith("base against base: 50 cases in common, 50 left out")
+    assert "` base `" in (wink.folder / "out.md").read_text()
+
+
+def test_file_with_several_variants_must_be_asked_for_one(wink: Wink, saved: Path) -> None:
+    for name in ("saved.json", "saved.json:third"):
+        done = wink("compare", name, "saved.json:base")
+        assert done.returncode == 2
+        assert "does not name one variant; use one of saved.json:base, saved.json:other" in (
+            done.stderr
+        )
+
+
+def test_reports_are_written_and_the_second_run_asks_nothing(wink: Wink) -> None:
+    files = ("--json", "out.json", "--junit", "out.xml", "--markdown", "out.md")
+    first = wink(*SCORED, *files)
+    contents = [(wink.folder / name).read_text() for name in files[1::2]]
+    second = wink(*SCORED, *files)
+    assert "2 runs reused" in second.stdout
+    assert (first.returncode, second.returncode) == (0, 0)
+    again = [(wink.folder / name).read_text() for name in files[1::2]]
+    for one, other in zip(contents, again, strict=True):
+        # the first line of the JSON is about this session
+        kept = [re.sub(TIMES, "", text.partition("\n")[2]) for text in (one, other)]
+        assert kept[0] == kept[1]
+
+
+TIMES = r'(?<="seconds": )[0-9.e-]+|(?<=time=")[0-9.]+'
+
+
+# --- Progress
+
+
+def progress(done: int, total: int, **more: object) -> Progress:
+    return replace(Progress(done=done, total=total, reused=0, failures=0, spent=RunUsage()), **more)  # type: ignore[arg-type] # the fields of Progress
+
+
+def test_progress_counts_the_runs_of_this_session() -> None:
+    assert progress_text(progress(1_000, 1_000, reused=900)) == "100 of 100 to run (900 reused)"
+    text = progress_text(
+        progress(950, 1_000, reused=900, failures=2, spent=RunUsage(cost=0.5), seconds_left=150.2)
+    )
+    assert text == "50 of 100 to run (900 reused), 2 failed, $0.50, about 2 minutes left"
+    until = datetime(2026, 1, 1, 12, 30, 5, tzinfo=UTC)
+    text = progress_text(progress(1, 2, waiting_until=until, seconds_left=1))
+    assert text == (f"1 of 2 to run, the provider asks to wait until {until.astimezone():%H:%M:%S}")
+
+
+def sparse(seconds: float, runs: int) -> Sequence[str]:
+    """Returns the lines for runs of this length."""
+    now, written = [0.0], io.StringIO()
+    show = SparseLines(written.write, lambda: now[0])
+    for done in range(1, runs + 1):
+        now[0] += seconds
+        show(progress(done, runs))
+    return written.getvalue().splitlines()
+
+
+def test_progress_in_files_is_at_most_a_line_for_a_tenth_or_half_a_minute() -> None:
+    quick = sparse(0.001, 5_000)
+    assert len(quick) == 10
+    assert quick[-1] == "5,000 of 5,000 to run"
+    assert len(sparse(1, 3_000)) <= 3_000 / 30 + 10
+    assert sparse(1, 3) == ["1 of 3 to run", "2 of 3 to run", "3 of 3 to run"]
+
+
+def in_terminal(folder: Path, **more: str) -> tuple[Done, str]:
+    """Runs `wink eval` with stderr on a terminal; returns what the terminal received."""
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "weakincentives.cli", *SCORED],
+        cwd=folder,
+        env=environment(**{"CI": "", "NO_COLOR": "", "TERM": "xterm", "COLUMNS": "100"} | more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    )
+    os.close(theirs)
+    seen = b""
+    while chunk := read(ours):
+        seen += chunk
+    os.close(ours)
+    out, _ = running.communicate(timeout=60)
+    return Done(running.returncode, out, ""), seen.decode().replace("\r\n", "\n")
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # raised on Linux when the other end is closed
+        return b""
+
+
+def test_terminal_has_a_bar_and_results_are_on_stdout(faq: Path) -> None:
+    done, seen = in_terminal(faq)
+    assert done.returncode == 0, seen
+    assert "2 of 2 to run" in seen
+    assert "\x1b[" in seen
+    assert done.stdout.startswith("cases: 2 cases; ")
+    assert "to run" not in done.stdout
+
+
+@pytest.mark.parametrize("more", [{"CI": "true"}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_progress_has_no_control_characters_where_they_are_unwanted(
+    faq: Path, more: dict[str, str]
+) -> None:
+    done, seen = in_terminal(faq, **more)
+    assert done.returncode == 0, seen
+    assert seen.splitlines()[-1] == "2 of 2 to run"
+    assert not set(seen) & {"\r", "\x1b"}
+
+
+def test_ctrl_c_says_how_to_continue_and_ends_with_2(faq: Path) -> None:
+    command = [*SCORED[:3], "--adapter", "faq:slow_model", "--concurrency", "1"]
+    running = subprocess.Popen(
+        [sys.executable, "-c", START, *command],
+        cwd=faq,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not [*faq.glob("evals/runs/*")]:
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=10)
+    assert (running.returncode, out) == (2, "")
+    assert err == "wink: interrupted; run the same command again to continue\n"
+
+
+# SIGINT may be ignored in this process, as in a shell's background job.
+START = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from weakincentives.cli import main; main()"
+)
+
+
+def test_command_is_a_process_too(faq: Path) -> None:
+    done = process(faq, *SCORED, "--fail-under", "1")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "2 of 2 to run")
+    assert done.stdout.endswith("gate holds: base correct: mean 1; limit 1\n")
