@@ -25,7 +25,7 @@ from support.eval_models import (
 from support.own_thread import in_own_thread
 from support.eval_results import experiment, variant
 from weakincentives.evals import Case, EvalRun, Experiment, Score, Variant, evaluate, evaluator
-from weakincentives.evals.compare import compare
+from weakincentives.evals.comparisons import compare
 from weakincentives.evals.page import experiment_page
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage
@@ -172,13 +172,217 @@ def picture(page: AnyPage, name: str) -> None:
         page.screenshot(path=Path(PICTURES) / name)
 
 
-def test_page_shows_verdicts_scores_and_all_runs(open_page: Open) -> None:
+def open_run(page: AnyPage, label: str) -> AnyPage:
+    """Opens a run; returns the frame with its report."""
+    page.get_by_role("button", name=label, exact=False).first.click()
+    frame = page.frame_locator("dialog iframe")
+    frame.locator("main > *").first.wait_for()
+    return frame
+
+
+def test_page_begins_with_verdicts_in_words_and_their_intervals(open_page: Open) -> None:
     page = open_page()
     picture(page, "experiment.png")
-    print(page.locator("main").inner_text())
-    page.locator(".cases button").first.click()
-    page.wait_for_timeout(500)
+    verdicts = page.locator(".verdict").all_inner_texts()
+    assert verdicts == [
+        "It is not clear whether detailed is better or worse than base in correct.",
+        "detailed is better than base in words.",
+    ]
+    box, zero, dot = (
+        page.locator(f".verdicts li:first-of-type {part}").bounding_box()
+        for part in (".range", ".zero", ".dot")
+    )
+    assert box["x"] < zero["x"] < dot["x"] < box["x"] + box["width"]
+    row = page.locator(".scores tbody tr").first
+    assert "84.6 % of 26 scored (78.6-85.7 % if the 2 errors" in row.inner_text()
+    assert row.locator(".interval .range").count() == 2
+
+
+def test_page_shows_each_run_with_its_outcome_and_scores(open_page: Open) -> None:
+    page = open_page()
+    assert page.locator(".cases tr").count() == 14
+    assert page.locator(".cases button").count() == 56
+    row = page.locator(".cases tr").first
+    assert " ".join(row.inner_text().split()) == "3 worse better ✓ 10 ✓ 10 ✗ 14 ✗ 14"
+    assert page.get_by_role("button", name="detailed, repeat 1; provider failure").count() == 1
+    label = row.locator("button").last.get_attribute("aria-label")
+    assert label == "detailed, repeat 2; answered; correct: false; words: 14"
+
+
+def test_cases_are_filtered_by_outcome_and_text_and_sorted_by_change(open_page: Open) -> None:
+    page = open_page()
+
+    def ids() -> list[str]:
+        return [str(text) for text in page.locator(".cases th b").all_inner_texts()]
+
+    assert ids()[0] == "3"
+    page.get_by_label("Order").select_option("order")
+    assert ids() == [str(number) for number in range(14)]
+    page.get_by_label("Outcome").select_option("provider")
+    assert ids() == ["7"]
+    assert page.locator("output").inner_text() == "1 of 14 cases"
+    page.get_by_label("Outcome").select_option("wrong")
+    assert ids() == ["2", "3", "5", "8", "9", "11"]
+    page.get_by_label("Filter by text").fill("EXPECTED 'q5'")
+    assert ids() == ["5"]
+    page.get_by_label("Outcome").select_option("failed")
+    assert ids() == []
+
+
+def test_run_opens_with_its_reasons_its_output_and_its_report(open_page: Open) -> None:
+    page = open_page()
+    frame = open_run(page, "detailed, repeat 1; answered; correct: false")
+    dialog = page.get_by_role("dialog", name="3")
+    assert "expected 'q3' in the answer" in dialog.inner_text()
+    assert "I do not know the answer" in dialog.locator(".outputs").inner_text()
+    assert frame.locator(".turn").count() == 1
+    frame.locator("summary", has_text="Prompt").click()
+    assert "Answer in detail: q3" in frame.locator(".evaluation pre").first.inner_text()
     picture(page, "experiment-run.png")
-    page.get_by_label("Compare with").select_option(index=2)
-    page.wait_for_timeout(500)
+    page.get_by_role("button", name="Close").click()
+    assert not dialog.is_visible()
+
+
+def test_two_runs_of_a_case_are_side_by_side_with_their_differences_marked(
+    open_page: Open,
+) -> None:
+    page = open_page()
+    open_run(page, "base, repeat 1; answered; correct: true; words: 10")
+    page.get_by_label("Compare with").select_option(label="detailed, repeat 1")
+    sides = page.locator(".outputs pre").all()
+    assert len(sides) == 2
+    assert "as far as I can" in sides[0].inner_text()
+    marked = ["".join(side.locator("mark").all_inner_texts()) for side in sides]
+    assert "as far" not in "".join(marked)
+    assert marked[0].startswith("The")
+    assert "do" in marked[1]
+    assert page.locator(".facts mark").all_inner_texts() == ["true", "false", "10", "14"]
+    frame = page.frame_locator("dialog iframe")
+    frame.locator(".compared").wait_for()
+    assert frame.locator(".diff").inner_text().split("\n") == ["-Answer: q3", "+Answer in detail: q3"]
+    assert frame.locator(".columns.two > section").count() == 2
     picture(page, "experiment-two.png")
+
+
+def test_keys_reach_the_filter_the_runs_and_leave_a_run(open_page: Open) -> None:
+    page = open_page()
+    page.keyboard.press("/")
+    page.keyboard.type("q3")
+    assert page.locator(".cases tr").count() == 1
+    page.get_by_label("Filter by text").fill("")
+    page.locator(".cases button").first.focus()
+    focus = "document.activeElement.getAttribute('aria-label')"
+    first = page.evaluate(focus)
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    assert page.evaluate(focus) == "detailed, repeat 1; provider failure"
+    for key in ("ArrowUp", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert page.evaluate(focus) == first
+    page.keyboard.press("Enter")
+    assert page.locator("dialog[open]").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    assert page.evaluate(focus) == first
+
+
+@pytest.mark.parametrize("name", ["small.html", "evil.html"])
+def test_page_does_not_scroll_horizontally_at_420_pixels(open_page: Open, name: str) -> None:
+    page = open_page(name, width=420)
+    scrolled, visible = page.evaluate(WIDTH)
+    assert scrolled <= visible
+    picture(page, f"narrow-{name}.png")
+    page.locator(".cases button").first.click()
+    page.get_by_label("Compare with").select_option(index=1)
+    frame = page.frame_locator("dialog iframe")
+    frame.locator("main > *").first.wait_for()
+    dialog = page.locator("dialog")
+    assert dialog.evaluate("each => each.scrollWidth <= each.clientWidth")
+    scrolled, visible = frame.locator("html").evaluate(f"() => {WIDTH}")
+    assert scrolled <= visible
+    picture(page, f"narrow-run-{name}.png")
+
+
+def test_page_follows_the_dark_color_scheme(open_page: Open) -> None:
+    page = open_page(color_scheme="dark")
+    picture(page, "experiment-dark.png")
+    for element in ("body", ".panel"):
+        color = page.locator(element).first.evaluate("e => getComputedStyle(e).backgroundColor")
+        assert all(int(part) < 60 for part in color[4:-1].split(","))
+    frame = open_run(page, "base, repeat 1; answered; correct: false")
+    page.get_by_label("Compare with").select_option(index=2)
+    frame.locator(".compared").wait_for()
+    color = frame.locator("body").evaluate("e => getComputedStyle(e).backgroundColor")
+    assert all(int(part) < 60 for part in color[4:-1].split(","))
+    picture(page, "experiment-dark-two.png")
+
+
+def test_hostile_texts_are_shown_as_texts(open_page: Open) -> None:
+    page = open_page("evil.html")
+    picture(page, "experiment-evil.png")
+    shown = "<img src=//evil.example/x onerror='window.hacked = 1; alert(1)'>"
+    for place in (".cases th b", ".scores tbody th", ".verdict", ".verdicts small", ".scores thead th + th"):
+        assert shown in page.locator(place).first.inner_text(), place
+    for number in range(page.locator(".cases button").count()):
+        page.locator(".cases button").nth(number).click()
+        assert shown in page.locator("dialog").inner_text()
+        page.get_by_label("Compare with").select_option(index=1)
+        frame = page.frame_locator("dialog iframe")
+        frame.locator("main > *").first.wait_for()
+        for summary in frame.locator("details:not([open]) > summary").all():
+            summary.click()
+        assert shown in frame.locator("main").inner_text()
+        assert frame.locator("body").evaluate("() => window.hacked") is None
+        page.keyboard.press("Escape")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+
+
+def test_page_without_javascript_shows_scores_and_verdicts_as_text(open_page: Open) -> None:
+    page = open_page("evil.html", java_script_enabled=False)
+    text = page.locator("noscript").text_content()
+    assert "<img src=//evil.example/x" in text
+    assert "p-values are corrected" in text
+
+
+def test_page_of_300_megabytes_of_logs_is_small_and_usable_at_once(
+    open_page: Open, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    in_own_thread(lambda: two_variants(tmp_path))
+    source = max((tmp_path / "evals" / "runs").iterdir(), key=lambda path: path.stat().st_size)
+    text = source.read_text()
+    said = "as far as I can see"
+    assert said in text
+    (runs / "k.jsonl").write_text(text.replace(said, f"{said} {'word ' * 10_000}", 1))
+    large = [
+        variant(name, {"ok": " ".join("1110"[number % 4] for number in range(2000))})
+        for name in ("a", "b", "c")
+    ]
+    keyed = [
+        replace(
+            one,
+            results=[
+                replace(it, key="k", reasons={"ok": "because " * 100}) for it in one.results
+            ],
+        )
+        for one in large
+    ]
+    write(tmp_path / "large.html", replace(experiment(*keyed), folder=str(tmp_path)))
+    size = (tmp_path / "large.html").stat().st_size
+    assert 15_000_000 < size <= 20_000_000
+    started = time.perf_counter()
+    page = open_page(tmp_path / "large.html")
+    page.locator(".cases .bad").first.click()
+    page.frame_locator("dialog iframe").locator(".turn").first.wait_for()
+    seconds = time.perf_counter() - started
+    print(f"{size:,} bytes, usable after {seconds:.2f} s")
+    page.keyboard.press("Escape")
+    left_out = page.locator("main > p").inner_text()
+    assert "of 6,000 reports of runs are not on this page, which has at most 18 MB" in left_out
+    assert str(runs) in left_out
+    page.get_by_label("Outcome").select_option("wrong")
+    assert page.locator("output").inner_text() == "500 of 2,000 cases"
+    page.locator(".cases button").last.click()
+    assert seconds <= 2 * float(os.environ.get("SLOW_MACHINE", "1"))

@@ -77,17 +77,17 @@ function intervalMark(value, interval, low, high, kind = "") {
 }
 
 function comparisonView({head, scores: found}) {
-  const ends = found.flatMap((one) => [one.difference || 0, ...(one.interval || [])]);
-  const most = 1.1 * Math.max(1e-9, ...ends.map(Math.abs));
-  const rows = found.map(({verdict, words, text, difference, interval}) =>
-    make(
+  const rows = found.map(({verdict, words, text, difference, interval}) => {
+    const most = 1.1 * Math.max(1e-9, ...[difference || 0, ...(interval || [])].map(Math.abs));
+    const hasMark = typeof difference === "number";
+    return make(
       "li",
       {},
       make("b", {class: `verdict ${verdict}`}, words),
-      difference === null ? null : intervalMark(difference, interval, -most, most, verdict),
+      hasMark ? intervalMark(difference, interval, -most, most, verdict) : null,
       make("small", {}, text),
-    ),
-  );
+    );
+  });
   return make(
     "section",
     {class: "panel verdicts", "aria-label": "comparison"},
@@ -108,11 +108,11 @@ function scoreView(score) {
   );
 }
 
-const columnHeads = (first) => {
+const columnHeads = (first, note = "") => {
   const names = variants.map(({name, settings}) =>
     make("th", {scope: "col"}, name, make("small", {}, settings.join(", "))),
   );
-  return make("thead", {}, make("tr", {}, make("th", {scope: "col"}, first), names));
+  return make("thead", {}, make("tr", {}, make("th", {scope: "col"}, first, make("small", {}, note)), names));
 };
 const summaries = make(
   "section",
@@ -182,7 +182,7 @@ function addRows() {
 function caseRow(number) {
   const [id, cluster, source, worse, better] = cases[number];
   const change = (kind, names, word) =>
-    names.length ? make("span", {class: `chip ${kind}`, title: names.join(", ")}, word) : null;
+    names.length ? [" ", make("span", {class: `chip ${kind}`, title: names.join(", ")}, word)] : [];
   return make(
     "tr",
     {},
@@ -191,10 +191,10 @@ function caseRow(number) {
       {scope: "row", title: source || null},
       make("b", {}, id),
       cluster ? make("small", {}, ` ${cluster}`) : null,
-      change("bad", worse, "worse"),
-      change("good", better, "better"),
+      ...change("bad", worse, "worse"),
+      ...change("good", better, "better"),
     ),
-    byCase[number].map((list) => make("td", {}, list.map(runButton))),
+    byCase[number].map((list) => make("td", {}, list.flatMap((run) => [runButton(run), " "]))),
   );
 }
 
@@ -373,7 +373,7 @@ document.getElementById("main").append(
   summaries,
   ...paragraphs([...notes, left_out]),
   make("div", {class: "tools", role: "search"}, search, filter, sort, shown),
-  make("div", {class: "panel scroll"}, make("table", {}, columnHeads("Case"), body)),
+  make("div", {class: "panel scroll"}, make("table", {}, columnHeads("Case", scores.length ? `each run: ${scores.join(", ")}` : ""), body)),
   more,
   dialog,
 );

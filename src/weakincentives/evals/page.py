@@ -24,7 +24,7 @@ from ..inspection.report import (
 )
 from ..inspection.run_timeline import read_run
 from ..serde.json_types import AnyJson
-from .compare import Comparisons, ScoreComparison
+from .comparisons import Comparisons, ScoreComparison
 from .gates import rate_interval
 from .reports import comparison_lines, difference_text, experiment_lines, summary_text, verdict_text
 from .results import Experiment, RunResult, VariantResults
