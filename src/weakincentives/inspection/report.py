@@ -232,7 +232,7 @@ class _Page:
         self.turns.append(entry)
         self.bodies[f"t{self.number}-{number}"] = {
             "text": turn.text,
-            "requests": [{"line": step.line, **step.record} for step in turn.requests],
+            "requests": [{"line": step.line, **step.record, "text": ""} for step in turn.requests],
             "steps": [self._step(step, number) for step in turn.steps],
         }
         return number
@@ -251,7 +251,7 @@ class _Page:
                 shown["media"] = self._media(record["result"])
                 shown["replayed"] = record.get("replayed", False)
             case _:
-                shown |= {"line": step.line, "previews": _previews(record)}
+                shown |= {"line": _cut(step.line), "previews": _previews(record)}
         if step.evaluations:
             shown["evaluations"] = [self._add_evaluation(each, turn) for each in step.evaluations]
         return shown
