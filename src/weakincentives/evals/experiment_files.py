@@ -14,7 +14,7 @@ from ..errors import SerdeError
 from ..serde.json_types import AnyJson
 from .results import Experiment
 
-__all__ = ["experiment_json", "load_experiment", "save_baseline"]
+__all__ = ["experiment_json", "load_experiment", "parse_experiment", "save_baseline"]
 
 _VERSION = 1
 
@@ -50,23 +50,28 @@ def load_experiment(path: str | Path) -> Experiment:
     not enough for a comparison.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        version = data.pop("version")
-        for variant in data["variants"].values():
-            variant.pop("summaries", None)
-        if version != _VERSION:
-            raise ValueError(f"version must be {_VERSION}, got {version!r}")
-        parsed = serde.parse(Experiment, _with_text(data, _hide))
+        experiment = parse_experiment(Path(path).read_text(encoding="utf-8"))
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         cause = error if isinstance(error, ValueError) else "it is not an experiment"
         raise ValueError(
             f"{path} cannot be compared: {cause}; write it with wink eval --json or "
             "--write-baseline, which save the scores of each case and repeat"
         ) from error
-    experiment: Experiment = _with_text(parsed, _reveal)
     for variant in experiment.variants.values():
         if not variant.results or not variant.cases.keys() >= {it.case for it in variant.results}:
             raise ValueError(f"{path}: variant {variant.name!r} must have results of its cases")
+    return experiment
+
+
+def parse_experiment(text: str) -> Experiment:
+    """Reads an experiment from its JSON; raises various errors if it is not an experiment's."""
+    data = json.loads(text)
+    version = data.pop("version")
+    for variant in data["variants"].values():
+        variant.pop("summaries", None)
+    if version != _VERSION:
+        raise ValueError(f"version must be {_VERSION}, got {version!r}")
+    experiment: Experiment = _with_text(serde.parse(Experiment, _with_text(data, _hide)), _reveal)
     return experiment
 
 
