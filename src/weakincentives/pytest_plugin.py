@@ -199,7 +199,8 @@ def pytest_runtest_makereport(
         if evaluation := item.stash.get(_EVALUATION, None):
             name = getattr(item, "originalname", item.name)
             test = item.nodeid.removesuffix(item.name) + name
-            report.wink_eval = evaluation.as_report(test)  # reaches the process with the terminal
+            # pytest-xdist sends all attributes of a report to the process with the terminal
+            vars(report)["wink_eval"] = evaluation.as_report(test)
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
             from .testing.recorded_events import event_line

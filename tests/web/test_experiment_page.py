@@ -15,15 +15,13 @@ from support.eval_models import (
     Question,
     calls,
     failed,
-    notebook,
     question_cases,
     questions,
     say,
     turn_of,
-    write_notes,
 )
-from support.own_thread import in_own_thread
 from support.eval_results import experiment, variant
+from support.own_thread import in_own_thread
 from weakincentives.evals import Case, EvalRun, Experiment, Score, Variant, evaluate, evaluator
 from weakincentives.evals.comparisons import compare
 from weakincentives.evals.page import experiment_page
@@ -259,7 +257,10 @@ def test_two_runs_of_a_case_are_side_by_side_with_their_differences_marked(
     assert page.locator(".facts mark").all_inner_texts() == ["true", "false", "10", "14"]
     frame = page.frame_locator("dialog iframe")
     frame.locator(".compared").wait_for()
-    assert frame.locator(".diff").inner_text().split("\n") == ["-Answer: q3", "+Answer in detail: q3"]
+    assert frame.locator(".diff").inner_text().split("\n") == [
+        "-Answer: q3",
+        "+Answer in detail: q3",
+    ]
     assert frame.locator(".columns.two > section").count() == 2
     picture(page, "experiment-two.png")
 
@@ -321,7 +322,13 @@ def test_hostile_texts_are_shown_as_texts(open_page: Open) -> None:
     page = open_page("evil.html")
     picture(page, "experiment-evil.png")
     shown = "<img src=//evil.example/x onerror='window.hacked = 1; alert(1)'>"
-    for place in (".cases th b", ".scores tbody th", ".verdict", ".verdicts small", ".scores thead th + th"):
+    for place in (
+        ".cases th b",
+        ".scores tbody th",
+        ".verdict",
+        ".verdicts small",
+        ".scores thead th + th",
+    ):
         assert shown in page.locator(place).first.inner_text(), place
     for number in range(page.locator(".cases button").count()):
         page.locator(".cases button").nth(number).click()
@@ -362,9 +369,7 @@ def test_page_of_300_megabytes_of_logs_is_small_and_usable_at_once(
     keyed = [
         replace(
             one,
-            results=[
-                replace(it, key="k", reasons={"ok": "because " * 100}) for it in one.results
-            ],
+            results=[replace(it, key="k", reasons={"ok": "because " * 100}) for it in one.results],
         )
         for one in large
     ]

@@ -20,8 +20,8 @@ from ..evals.comparisons import CompareOptions, ComparisonError, Comparisons, co
 from ..evals.experiment import AnyEvaluator, EvaluateOptions, Target, Variant, evaluate
 from ..evals.experiment_files import experiment_json, load_experiment, save_baseline
 from ..evals.gates import comparison_gate, mean_gate, missing_gate, rate_gate
-from ..evals.reports import comparison_lines, experiment_lines
 from ..evals.page import experiment_page
+from ..evals.reports import comparison_lines, experiment_lines
 from ..evals.results import Experiment, VariantResults
 from ..model_settings import ModelSettings
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate

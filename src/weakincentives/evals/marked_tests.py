@@ -141,8 +141,7 @@ def _reasons(result: RunResult) -> Iterator[str]:
         yield f"{result.outcome}: {result.error}"
     for name, value in result.scores.items():
         if value is False and name != _PASSES:
-            reason = result.reasons.get(name)
-            yield f"{name} is false{reason and f': {reason}' or ''}"
+            yield ": ".join(filter(None, (f"{name} is false", result.reasons.get(name))))
     for name, error in result.score_errors.items():
         yield f"{name} has an error: {error}"
 

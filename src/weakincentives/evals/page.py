@@ -28,7 +28,7 @@ from .comparisons import Comparisons, ScoreComparison
 from .gates import rate_interval
 from .reports import comparison_lines, difference_text, experiment_lines, summary_text, verdict_text
 from .results import Experiment, RunResult, VariantResults
-from .run_logs import stored_log
+from .run_logs import RunFile
 
 __all__ = ["experiment_page"]
 
@@ -212,7 +212,7 @@ class _Table:
         try:
             if not experiment.folder or not result.key or path.stat().st_size > space:
                 return ""
-            log = stored_log(path)
+            log = RunFile.log(path)
         except OSError:
             return ""
         records = [clean(record) for record in records_of(log, result.key)]

@@ -29,7 +29,7 @@ from ..limits import utc_now
 # missing on Windows, where two experiments must not use one folder at the same time
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Any: as typeshed has no stub
 
-__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "stored_end", "stored_log"]
+__all__ = ["BusyRun", "Line", "RunFile", "RunSink", "StoredEnd", "stored_end"]
 
 type Line = dict[str, Any]  # Any: JSON values
 
@@ -61,20 +61,6 @@ def stored_end(path: Path) -> StoredEnd | None:
                 return end
             length *= 16
     return None
-
-
-def stored_log(path: Path) -> LoggedRun:
-    """Returns a run's log from its file, which need not have an end; does not change the file.
-
-    Entries after a line that cannot be read are left out. Raises `OSError` without the file.
-    """
-    file = RunFile(path, {})
-    with path.open("rb") as lines, suppress(ValueError, LookupError, AttributeError, TypeError):
-        for line in islice(lines, 1, None):
-            file._add(json.loads(line))  # noqa: SLF001 - in the same module
-    with suppress(SerdeError):
-        return read_rows(file.rows)
-    return LoggedRun()
 
 
 def _end_in(data: bytes, *, whole: bool) -> StoredEnd | None:
@@ -134,6 +120,20 @@ class RunFile:
                 raise BusyRun(str(self.path)) from None
         self._read()
         return self
+
+    @classmethod
+    def log(cls, path: Path) -> LoggedRun:
+        """Returns the log in a file, which need not have an end and is not changed.
+
+        Entries after a line that cannot be read are left out. Raises `OSError` without the file.
+        """
+        file = cls(path, {})
+        with path.open("rb") as lines, suppress(ValueError, LookupError, AttributeError, TypeError):
+            for line in islice(lines, 1, None):
+                file._add(json.loads(line))
+        with suppress(SerdeError):
+            return read_rows(file.rows)
+        return LoggedRun()
 
     def _read(self) -> None:
         data = b"".join(iter(lambda: os.read(self._descriptor, 1 << 20), b""))
