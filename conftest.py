@@ -155,8 +155,8 @@ class _Page(Document):
     """A Markdown file whose blocks run in their own module.
 
     The module is a real one, so that classes defined in a block can be pickled and their
-    annotations resolved. Commands run in `folder`. It contains, as files, the Python and YAML blocks
-    that start with a comment such as `# shop.py`.
+    annotations resolved. Commands run in `folder`. It contains, as files, the Python and YAML
+    blocks that start with a comment such as `# shop.py`.
     """
 
     def __init__(self, text: str, path: str) -> None:

@@ -226,6 +226,38 @@ EXPORTS = {
         "read_skill",
         "skills",
     ],
+    "weakincentives.evals": [
+        "AskJudge",
+        "Case",
+        "CaseFileError",
+        "CaseProblem",
+        "CompareOptions",
+        "Comparison",
+        "ComparisonError",
+        "Comparisons",
+        "Dataset",
+        "EvalCall",
+        "EvalRun",
+        "EvaluateOptions",
+        "Evaluator",
+        "Experiment",
+        "Progress",
+        "RunResult",
+        "Scale",
+        "Score",
+        "ScoreComparison",
+        "ScoreSummary",
+        "Variant",
+        "VariantResults",
+        "case_schema",
+        "compare",
+        "compare_all",
+        "evaluate",
+        "evaluate_async",
+        "evaluator",
+        "load_experiment",
+        "save_baseline",
+    ],
     "weakincentives.evaluation.exports": [
         "AnswerRejected",
         "ApprovalRequested",
@@ -421,6 +453,11 @@ assert set(exports.__all__) <= set(dir(evaluation))
 from weakincentives.evaluation import Chat, Run, chat, run
 assert (Chat, Run) == (chat.Chat, run.Run)
 assert vars(evaluation)["Chat"] is Chat
+assert "MainLoop" not in vars(evaluation)
+before = set(globals())
+from weakincentives.evaluation import *
+assert set(exports.__all__) <= set(globals()), set(exports.__all__) - set(globals())
+assert set(globals()) - before <= {"before", *exports.__all__}
 evaluation.MainLop
 """
     process = subprocess.run(

@@ -104,6 +104,13 @@ def test_budget_limit_must_be_a_number(name: str, bound: Any) -> None:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
+def test_misspelt_limit_of_a_budget_is_rejected_with_the_nearest_one(name: str) -> None:
+    limits: Any = {name[:-1]: 3}
+    with pytest.raises(TypeError, match=rf"Budget\(\) got .* '{name[:-1]}'; did you mean '{name}'"):
+        Budget(**limits)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
 def test_budget_limit_can_be_zero(name: str) -> None:
     assert getattr(budget(name, 0), name) == 0
 

@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 from functools import total_ordering
 from itertools import chain
 from math import inf
-from typing import Literal
+from typing import Literal, Self
+
+from .signatures import check_names
 
 __all__ = [
     "Budget",
@@ -155,7 +157,8 @@ class Budget:
     evaluations used. Runs whose budgets have the same `meter` share one allowance: the limits apply
     to the sum of their usage, which the meter counts, even if they run at the same time.
 
-    Raises `TypeError` if a limit is not a number, and `ValueError` if it is negative or infinite.
+    Raises `TypeError` for a limit that does not exist or is not a number, and `ValueError` if it is
+    negative or infinite.
     """
 
     max_tokens: int | None = None
@@ -167,6 +170,10 @@ class Budget:
     max_cost: float | None = None
     run_usage: RunUsage = _NO_USAGE
     meter: "Meter | None" = field(default=None, compare=False)
+
+    def __new__(cls, **limits: object) -> Self:
+        check_names("Budget()", limits, cls.__slots__)
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -8,7 +8,15 @@ from typing import Literal, Self, get_args
 from .redaction import Redactor, credentials_in
 from .signatures import check_names
 
-__all__ = ["CacheTTL", "Effort", "Layered", "ModelSettings", "merged", "unsupported"]
+__all__ = [
+    "TOOL_CHOICES",
+    "CacheTTL",
+    "Effort",
+    "Layered",
+    "ModelSettings",
+    "merged",
+    "unsupported",
+]
 
 type Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model reasons before it answers; no provider has all of these."""
@@ -16,6 +24,9 @@ type Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"
 type CacheTTL = Literal["5m", "30m", "1h", "24h"]
 """How long a provider keeps a prompt in its cache; no provider has all of these."""
 
+
+TOOL_CHOICES = ("auto", "none", "required")
+"""The values of `tool_choice` that are not the name of a tool."""
 
 _OWN = ("_given", "_layers")
 _OWN_FIELDS = {"input", "messages", "stream", "stream_options"}

@@ -10,6 +10,7 @@ __all__ = [
     "AnyFunction",
     "annotations_of",
     "check_names",
+    "did_you_mean",
     "is_coroutine_function",
     "selector_form",
     "signature_of",
@@ -79,8 +80,14 @@ def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> No
     names = list(known)
     for name in given:
         if name not in names:
-            from difflib import get_close_matches
-
-            nearest = get_close_matches(name, names, 1)
-            remedy = f"did you mean {nearest[0]!r}?" if nearest else f"it takes {', '.join(names)}"
+            remedy = did_you_mean(name, names, "it takes")
             raise TypeError(f"{function} got an unexpected keyword argument {name!r}; {remedy}")
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "use one of") -> str:
+    """Returns the remedy for an unknown name: the nearest known one, or all of them."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    nearest = get_close_matches(name, names, 1)
+    return f"did you mean {nearest[0]!r}?" if nearest else f"{otherwise} {', '.join(names)}"

@@ -237,17 +237,17 @@ def test_forced_call_is_forced_until_the_runs_first_call(api: str, index: int) -
 
 
 def test_forced_call_is_forced_again_in_the_next_run_and_after_an_answer_without_call() -> None:
-    adapter = ScriptedAdapter(
-        [say("{}"), call(("probe", {})), say('{"n": 1}'), call(("probe", {})), say('{"n": 2}')]
-    )
+    probes = Say(calls=(Call("probe"),))
 
     @dataclass(frozen=True)
     class Answer:
         n: int
 
-    talk = Chat(adapter, prompt(tool(), output=Answer), config=forced())
-    assert [talk.send("a").output.n, talk.send("b").output.n] == [1, 2]
-    choices = [it.request.settings and it.request.settings.tool_choice for it in adapter.requests]
+    # the server ignores the first request's tool_choice, as some models do
+    with ScriptedServer(Say("{}"), probes, Say('{"n": 1}'), probes, Say('{"n": 2}')) as server:
+        talk = Chat(chat(server), prompt(tool(), output=Answer), config=forced())
+        assert [talk.send("a").output.n, talk.send("b").output.n] == [1, 2]
+    choices = [request.json["tool_choice"] for request in server.requests]
     assert choices == ["required", "required", "auto", "required", "auto"]
 
 
@@ -292,6 +292,19 @@ def test_anthropic_rejects_reasoning_with_a_forced_call_and_names_both() -> None
         adapter = messages(server, settings=ModelSettings(reasoning="low"))
         with pytest.raises(ValueError, match=r"reasoning='low' together with tool_choice="):
             adapter.evaluate(prompt(tool()), settings=ModelSettings(tool_choice="required"))
+
+
+@needs_anthropic
+def test_anthropic_rejects_reasoning_with_a_temperature_and_names_both() -> None:
+    near = ModelSettings(temperature=0.5)
+    with ScriptedServer(Say("1"), Say("2"), strict=False) as server:
+        adapter = messages(server, settings=ModelSettings(reasoning="low"))
+        with pytest.raises(ValueError, match=r"reasoning='low' together with temperature=0\.5"):
+            adapter.evaluate(prompt(), settings=near)
+        assert not server.requests
+        adapter.evaluate(prompt(), settings=ModelSettings(temperature=1))  # the only value it takes
+        messages(server, settings=ModelSettings(reasoning="none")).evaluate(prompt(), settings=near)
+    assert [request.json["temperature"] for request in server.requests] == [1, 0.5]
 
 
 @needs_anthropic

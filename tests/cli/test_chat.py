@@ -264,7 +264,9 @@ def test_terminal_chat_shows_a_typed_answer_while_it_arrives(folder: Path) -> No
         rest = screen.read_until("\n> ")
         assert '"text": "all ✅ \\u001b[2J you wan' in rest
         assert "\x1b[2J" not in started + rest
-        assert rest.count('{"text": "all') == 1  # the complete answer replaces the live one
+        complete = '{\n  "text": "all ✅ \\u001b[2J you wanted to know about it"\n}\n> '
+        assert rest.endswith(complete)  # replaces the live one, with the same layout
+        assert '{"text"' not in rest
         assert screen.end() == 0
 
 
@@ -323,6 +325,15 @@ def test_piped_chat_does_not_print_a_rejected_answer(wink: Wink) -> None:
     assert done.stdout == '{"text": "ok"}\n'
     [line] = done.stderr.splitlines()
     assert line.startswith("  rejected: ")
+
+
+def test_message_after_the_target_is_the_first_one(folder: Path, wink: Wink) -> None:
+    done = wink("chat", "talk:template", "hello", *TARGET[1:], stdin="again\n")
+    assert done.stdout == "You said: hello\nYou said: hello, again\n"
+    with terminal(folder, "talk:template", "hello", *TARGET[1:]) as screen:
+        screen.read_until("You said: hello \n> ")
+        assert "You said: hello, again \n" in screen.say("again")
+        assert screen.end() == 0
 
 
 def test_piped_chat_ends_at_a_failure_and_is_saved(wink: Wink) -> None:

@@ -28,7 +28,7 @@ from asyncio import sleep
 from dataclasses import dataclass
 from itertools import repeat
 
-from weakincentives import MarkdownSection, PromptTemplate
+from weakincentives import MarkdownSection, PromptTemplate, RunConfig
 from weakincentives.testing import ScriptedAdapter, say
 
 
@@ -74,11 +74,22 @@ class Slow(ScriptedAdapter):
         await sleep(60)
 
 
+def several(case, run):
+    if case.id == "two":
+        raise ValueError("no idea")
+    return {"right": True, "short": len(run.text) < 3}
+
+
 checks = [correct, length]
 
 
 def model(**options):
     return ScriptedAdapter(repeat(answer))
+
+
+def priced_model(**options):
+    config = RunConfig(prices=lambda usage, model: 1.0)
+    return ScriptedAdapter(repeat(answer), config=config)
 
 
 def slow_model(**options):
@@ -168,6 +179,8 @@ def test_worse_variant_fails_its_gate_only_if_there_is_one(wink: Wink, saved: Pa
         (["--budget", "0"], "must be more than 0"),
         (["--variant", "a:temperature"], "--variant 'a:temperature' must be NAME:key=value"),
         (["--variant", "a:temprature=1"], "temprature"),
+        (["--margin", "0"], "--margin must be more than 0, got 0"),
+        (["--fail-under-rate", "1"], "--fail-under-rate must be between 0 and 1, got 1"),
         (["--fail-under", "high"], "a limit must be a number or name=number, got 'high'"),
         (["--fail-on", "worse"], "--fail-on requires --baseline or a second --variant"),
         (["--write-baseline"], "--write-baseline requires --baseline"),
@@ -210,12 +223,13 @@ def test_failing_provider_ends_with_2_and_its_key_is_in_no_file(wink: Wink) -> N
             *("eval", "faq:template", "cases.yaml", "--evaluators", "faq:correct"),
             *("--model", "openai:m", "--api", "chat", "--base-url", server.openai_url),
             *("--json", "out.json", "--junit", "out.xml", "--markdown", "out.md"),
+            *("--html", "out.html"),
             OPENAI_API_KEY=key,
         )
     assert done.returncode == 2
     assert "0 of 2 scored" in done.stdout
     files = [path for path in wink.folder.rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"out.json", "out.xml", "out.md"}
+    assert {path.name for path in files} >= {"out.json", "out.xml", "out.md", "out.html"}
     for text in (done.stdout, done.stderr, *[path.read_text() for path in files]):
         assert key not in text
 
@@ -245,6 +259,16 @@ def test_variants_have_their_own_settings_and_are_compared_with_the_first(wink: 
     assert loaded["bad"].values("correct") == {"one": [0, 0, 0], "two": [0, 0, 0]}
 
 
+def test_evaluator_of_several_scores_is_not_a_score_itself(wink: Wink) -> None:
+    done = wink(*EVAL, "--evaluators", "faq:several", "--junit", "out.xml")
+    assert done.returncode == 0, done.stdout
+    assert "several.right: 100.0 % of 1 scored (50.0-100.0 % if the error" in done.stdout
+    assert "several.short: 0.0 % of 1 scored" in done.stdout
+    assert "  several:" not in done.stdout
+    assert "  two: several: ValueError: no idea (faq.py" in done.stdout
+    assert "several: ValueError: no idea" in (wink.folder / "out.xml").read_text()
+
+
 def test_selected_cases_run_alone(wink: Wink) -> None:
     assert wink(*SCORED, "--where", "kind=hard").stdout.startswith("cases: 1 case; ")
     assert wink(*SCORED, "--case", "one", "--case", "two").stdout.startswith("cases: 2 cases; ")
@@ -270,6 +294,29 @@ def test_baseline_is_written_by_its_option_only_and_the_changes_are_shown(wink: 
     assert baseline.read_bytes() != before
 
 
+def test_variant_is_compared_with_its_namesake_in_the_baseline(wink: Wink) -> None:
+    options = (*SCORED, "--variant", "base", "--variant", "bad:temperature=1.5")
+    options = (*options, "--baseline", "baseline.json")
+    assert wink(*options, "--write-baseline").returncode == 0
+    done = wink(*options)
+    assert "bad against bad: 2 cases; p-values are corrected for 2 comparisons" in done.stdout
+    assert "0 up; 0 down" in done.stdout
+    assert "1 up" not in done.stdout
+
+
+def test_baseline_is_kept_if_the_budget_ends_before_the_runs(wink: Wink) -> None:
+    options = (*SCORED[:3], "--adapter", "faq:priced_model", "--concurrency", "1")
+    options = (*options, "--baseline", "baseline.json", "--write-baseline")
+    done = wink(*options, "--budget", "1")
+    assert done.returncode == 2
+    assert "base: 1 answered, 1 unrun" in done.stdout
+    assert "The experiment is not complete." in done.stdout
+    assert done.stderr.endswith("wink: baseline.json is unchanged, because runs are missing\n")
+    assert not (wink.folder / "baseline.json").exists()
+    assert wink(*options, "--budget", "2").returncode == 0
+    assert (wink.folder / "baseline.json").exists()
+
+
 def test_baseline_with_other_cases_is_refused_and_can_be_replaced(wink: Wink) -> None:
     options = (*SCORED, "--baseline", "baseline.json")
     assert wink(*options, "--write-baseline").returncode == 0
@@ -277,13 +324,14 @@ def test_baseline_with_other_cases_is_refused_and_can_be_replaced(wink: Wink) ->
     cases.write_text(
         CASES.replace("1 + 1", "1+1") + '- {id: x, params: {text: x}, expected: "2"}\n'
     )
-    done = wink(*options, "--junit", "out.xml")
+    done = wink(*options, "--junit", "out.xml", "--markdown", "out.md")
     assert done.returncode == 2
     assert "cannot compare base (A) with base (B): only in base (B): x; changed cases: one" in (
         done.stderr
     )
     assert "points" not in done.stdout
     assert (wink.folder / "out.xml").exists()
+    assert "100.0 % of 3 scored" in (wink.folder / "out.md").read_text()
     done = wink(*options, "--write-baseline")
     assert (done.returncode, "changed cases: one" in done.stdout) == (0, True)
     assert wink(*options).returncode == 0
@@ -298,6 +346,7 @@ def test_comparing_different_cases_needs_the_option_for_common_cases(
     done = wink("compare", *names)
     assert (done.returncode, done.stdout) == (2, "")
     assert "only in base (A): c50, c51" in done.stderr
+    assert "got 0" in wink("compare", *names, "--margin", "0").stderr
     assert done.stderr.endswith("pass common_cases=True, or --common-cases to wink compare\n")
     done = wink("compare", *names, "--common-cases", "--markdown", "out.md")
     assert done.stdout.startswith("base against base: 50 cases in common, 50 left out")
@@ -325,6 +374,23 @@ def test_reports_are_written_and_the_second_run_asks_nothing(wink: Wink) -> None
         # the first line of the JSON is about this session
         kept = [re.sub(TIMES, "", text.partition("\n")[2]) for text in (one, other)]
         assert kept[0] == kept[1]
+
+
+def test_page_has_the_reports_of_all_runs_and_is_written_by_compare_too(wink: Wink) -> None:
+    variants = ("--variant", "base", "--variant", "bad:temperature=1.5")
+    done = wink(*SCORED, *variants, "--json", "out.json", "--html", "out.html")
+    assert done.returncode == 0, done.stderr
+    text = (wink.folder / "out.html").read_text()
+    assert text.count('id="run-') == 4
+    assert "bad and base" in text or "whether bad is better or worse than base" in text
+    compared = ("compare", "out.json:base", "out.json:bad", "--html", "two.html")
+    assert wink(*compared).returncode == 0
+    two = (wink.folder / "two.html").read_text()
+    assert two.count('id="run-') == 4
+    (wink.folder / "old.json").write_bytes((wink.folder / "out.json").read_bytes())
+    options = ("--baseline", "old.json", "--html", "baseline.html")
+    assert wink(*SCORED, *options).returncode == 0
+    assert "base (A)" in (wink.folder / "baseline.html").read_text()
 
 
 TIMES = r'(?<="seconds": )[0-9.e-]+|(?<=time=")[0-9.]+'
@@ -364,6 +430,17 @@ def test_progress_in_files_is_at_most_a_line_for_a_tenth_or_half_a_minute() -> N
     assert quick[-1] == "5,000 of 5,000 to run"
     assert len(sparse(1, 3_000)) <= 3_000 / 30 + 10
     assert sparse(1, 3) == ["1 of 3 to run", "2 of 3 to run", "3 of 3 to run"]
+
+
+def test_pause_is_reported_at_once_and_every_half_minute() -> None:
+    now, written = [0.0], io.StringIO()
+    show = SparseLines(written.write, lambda: now[0])
+    for done in range(1, 41):  # a pause each second
+        now[0] += 1
+        show(progress(done, 1_000, waiting_until=datetime(2026, 1, 1, tzinfo=UTC)))
+    lines = written.getvalue().splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["1", "31"]
+    assert "the provider asks to wait until" in lines[0]
 
 
 def in_terminal(folder: Path, **more: str) -> tuple[Done, str]:
@@ -429,7 +506,10 @@ def test_ctrl_c_says_how_to_continue_and_ends_with_2(faq: Path) -> None:
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=10)
     assert (running.returncode, out) == (2, "")
-    assert err == "wink: interrupted; run the same command again to continue\n"
+    assert err == (
+        "wink: interrupted; to continue, run wink eval faq:template cases.yaml --adapter "
+        "faq:slow_model --concurrency 1\n"
+    )
 
 
 # SIGINT may be ignored in this process, as in a shell's background job.

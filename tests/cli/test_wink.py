@@ -472,15 +472,35 @@ def test_run_can_use_an_openai_compatible_server(shop: Path, wink: Wink) -> None
 
 def test_run_sends_the_message_after_the_target(wink: Wink) -> None:
     with ScriptedServer(Say("Hello.")) as server:
-        where = ("--model", "m", "--base-url", server.openai_url)
+        where = ("--model", "openai:m", "--base-url", server.openai_url)
         done = wink("run", "shop:clean", "Where is A-7?", *where, OPENAI_API_KEY="test-key")
     assert json.loads(done.stdout)["text"] == "Hello."
     assert server.requests[0].json["input"][-1] == {"role": "user", "content": "Where is A-7?"}
 
 
+def test_adapter_option_names_the_provider_of_a_fine_tuned_model(wink: Wink) -> None:
+    with ScriptedServer(Say("Hello.")) as server:
+        where = ("--model", "ft:m:org::id", "--adapter", "openai", "--base-url", server.openai_url)
+        wink("run", "shop:clean", *where, OPENAI_API_KEY="test-key")
+    assert server.requests[0].json["model"] == "ft:m:org::id"
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_settings_of_the_command_line_are_sent(wink: Wink, command: str) -> None:
+    settings = ("temperature=0.2", "max_output_tokens=9", "reasoning=none", "top_p=1")
+    options = [part for setting in settings for part in ("--setting", setting)]
+    with ScriptedServer(Say("Hello.")) as server:
+        where = ("--model", "openai:m", "--base-url", server.openai_url, *options)
+        done = wink(command, "shop:clean", "Hi", *where, OPENAI_API_KEY="test-key")
+    assert done.returncode == 0, done.stderr
+    sent = server.requests[0].json
+    assert [sent[name] for name in ("temperature", "max_output_tokens", "top_p")] == [0.2, 9, 1]
+    assert sent["reasoning"] == {"effort": "none"}
+
+
 def test_provider_failure_is_one_line_and_exit_code_1(shop: Path, wink: Wink) -> None:
     with ScriptedServer(Fail(401)) as server:
-        where = ("--model", "m", "--base-url", server.openai_url)
+        where = ("--model", "openai:m", "--base-url", server.openai_url)
         done = wink("run", "shop:clean", *where, "--log", "run.jsonl", OPENAI_API_KEY="test-key")
     assert done.returncode == 1
     assert done.stdout == ""
@@ -535,6 +555,39 @@ ENDLESS = """\
             ["run", "shop:clean"],
             "a model is missing; pass its name, such as 'openai:gpt-5.2', or set WINK_MODEL",
         ),
+        (
+            ["run", "shop:clean", "--model", "gpt-5.2"],
+            "--model: model 'gpt-5.2' names no provider; did you mean 'openai:gpt-5.2'? The",
+        ),
+        (
+            ["run", "shop:clean", "--model", "ft:gpt-4o-mini:org::id"],
+            "did you mean 'openai:ft:gpt-4o-mini:org::id'? The providers are openai,",
+        ),
+        (["run", "shop:clean", " "], "wink: the message is empty; write one, or leave it out"),
+        (["chat", "shop:clean", ""], "wink: the message is empty; write one, or leave it out"),
+        (
+            ["run", "shop:clean", "--adapter", "shop:scripted", "--setting", "temprature=0"],
+            "--setting 'temprature=0' is unknown; did you mean 'temperature'?",
+        ),
+        *[
+            (
+                ["run", target, "--adapter", "shop:scripted", "--set", "temperature=0"],
+                "--set 'temperature=0': the params have no temperature; for the model, pass --sett",
+            )
+            for target in ("shop:clean", "shop:template")
+        ],
+        (
+            ["run", "shop:clean", "--adapter", "shop:scripted", "--setting", "temperature"],
+            "--setting must be name=value, got 'temperature'",
+        ),
+        (
+            ["run", "shop:clean", "--adapter", "shop:scripted", "--setting", "reasoning=hihg"],
+            "--setting 'reasoning=hihg': reasoning must be one of none, minimal, low,",
+        ),
+        (
+            ["chat", "shop:clean", "--model", "openai:m", "--setting", "seed=1"],
+            "wink: --setting: OpenAIAdapter does not support the setting seed; remove it, or",
+        ),
         (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic requires --model"),
         (
             ["run", "shop:clean", "--adapter", "opnai", "--model", "m"],
@@ -545,7 +598,7 @@ ENDLESS = """\
             "shop.py: line 1 is not an event; name a log that `wink run --log` or write_events",
         ),
         (
-            ["run", "shop:clean", "--model", "m", "--api", "soap"],
+            ["run", "shop:clean", "--model", "openai:m", "--api", "soap"],
             "api must be 'responses' or 'chat', got 'soap'",
         ),
         (

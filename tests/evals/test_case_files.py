@@ -547,12 +547,19 @@ def test_aliases_are_expanded_within_limits(tmp_path: Path) -> None:
         ('[{"id": Infinity}]', "1: invalid JSON: Infinity is not a number in JSON"),
         ("[" * 100_000, "1: it is nested more than 64 levels deep"),
         ('[{"id": ' + "9" * 5000 + "}]", "1: invalid JSON: Exceeds the limit"),
+        (
+            '[{"id": 1,\n"metadata": {"a": 1e999}}]',
+            "1: invalid JSON: 1e999 is not a number in JSON",
+        ),
+        ('[{"id": "\\ud83d"}]', "1: invalid JSON: it has half of a surrogate pair"),
         ("[{1: 2}]", "1: a key must be text"),
         ("{}", "1: it must contain a list of cases"),
     ],
 )
 def test_hostile_json_is_rejected_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
-    assert problems(tmp_path, text, "cases.json")[0].startswith(problem)
+    first, *others = problems(tmp_path, text, "cases.json")
+    assert first.startswith(problem)
+    assert not [other for other in others if "invalid" in other]
 
 
 def test_files_that_are_too_long_or_not_utf_8_are_rejected(tmp_path: Path) -> None:
@@ -680,6 +687,43 @@ def test_files_never_come_from_outside_the_folder(tmp_path: Path, files: str, pr
     (folder / "linked").symlink_to(tmp_path)
     [found] = problems(folder, f"- id: 1\n  params: {{text: x}}\n  files:\n    {files}\n")
     assert found.startswith(f"4: files: {problem}")
+
+
+def test_files_of_all_cases_are_limited_and_equal_ones_are_read_once(tmp_path: Path) -> None:
+    for index in range(11):
+        with (tmp_path / f"{index}.bin").open("wb") as file:
+            file.truncate(10_000_000)
+    (tmp_path / "more.bin").write_bytes(b"x" * 10_000_001)
+    lines = [f"{{'id': '{n}', 'files': {{a: {{from: 0.bin}}}}}}" for n in range(50)]
+    (tmp_path / "cases.yaml").write_text("".join(f"- {line}\n" for line in lines))
+    dataset = Dataset.load(tmp_path / "cases.yaml")
+    assert len({id(case.files["a"]) for case in dataset}) == 1
+    (tmp_path / "cases.yaml").write_text(
+        "- {id: 1, files: {a: {from: '?.bin'}}}\n- {id: 2, files: {a: {from: '10.bin'}}}\n"
+        "- {id: 3, files: {a: {from: more.bin}}}\n"
+    )
+    with pytest.raises(CaseFileError) as caught:
+        Dataset.load(tmp_path / "cases.yaml")
+    assert [problem.message for problem in caught.value.problems] == [
+        "files: the files of all cases have more than 100,000,000 bytes",
+        "files: 'more.bin' has more than 10,000,000 bytes",
+    ]
+
+
+def test_load_needs_a_path() -> None:
+    with pytest.raises(ValueError, match="at least one path, got none"):
+        Dataset.load([])
+
+
+@pytest.mark.parametrize(
+    "text", ["0x" + "f" * 4000, "9" * 4001, "9" * 400 + ".0", "1e999", "-.inf"]
+)
+def test_numbers_out_of_range_are_text_or_errors(tmp_path: Path, text: str) -> None:
+    written = f"- {{id: 1, params: {{text: x}}, metadata: {{a: {text}}}}}"
+    assert load(tmp_path, written)[0].metadata == {"a": text}
+    for key in ("count", "share"):
+        written = f"- {{id: 1, params: {{text: x, {key}: {text}}}}}"
+        assert problems(tmp_path, written)[0].startswith(f"1: params.{key}: Input should be a ")
 
 
 # --- selection

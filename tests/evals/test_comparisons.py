@@ -167,11 +167,37 @@ def test_missing_runs_leave_no_verdict_unless_the_interval_is_for_every_look() -
     assert verdict(" ".join("1" * 60), " ".join("0" * 60), anytime=True) == "worse"
 
 
-def test_interval_for_every_look_requires_bounds_and_counts_errors_as_any_difference() -> None:
+def test_case_without_results_is_missing_too() -> None:
+    a, b = variant("a", {"ok": "0 " * 20}), variant("b", {"ok": "1 " * 20})
+    result = compare(a, replace(b, results=b.results[:-2])).scores["ok"].result
+    assert result is not None
+    assert (result.verdict, result.reason) == ("inconclusive", "runs of 2 cases are missing")
+
+
+def test_looks_at_more_scores_need_wider_intervals() -> None:
+    def width(scores: int) -> float:
+        rows = {f"s{index}": "1 0 1 1 0 1 " * 20 for index in range(scores)}
+        a, b = variant("a", rows), variant("b", rows)
+        result = compare(a, b, anytime=True).scores["s0"].result
+        assert result is not None
+        assert result.interval is not None
+        return result.interval[1] - result.interval[0]
+
+    assert width(1) < width(2) < width(10)
+
+
+def test_looks_while_runs_are_missing_require_bounds_and_independent_cases() -> None:
     numbers: list[list[Value]] = [[0.5]] * 30
-    one = compare(variant("a", {"s": numbers}), variant("b", {"s": numbers}), anytime=True)
-    assert one.scores["s"].result is not None
-    assert one.scores["s"].result.reason.endswith("requires a score with bounds")
+    ones, groups = "1 " * 30, ["a", "b"] * 15
+    for scores, clusters in (({"s": numbers}, []), ({"s": ones}, groups)):
+        a, b = (variant(name, scores, clusters=clusters) for name in "ab")
+        result = compare(a, b, anytime=True).scores["s"].result
+        assert result is not None
+        assert (result.verdict, result.interval) == ("inconclusive", None)
+        assert result.reason.endswith("require a score with bounds, and no clusters")
+
+
+def test_error_may_be_any_difference_in_looks_while_runs_are_missing() -> None:
     many = " ".join("0" * 40)
     assert verdict(many, " ".join("1" * 40), anytime=True) == "better"
     assert verdict(many, " ".join("1" * 20 + "E" * 20), anytime=True) == "inconclusive"

@@ -81,9 +81,9 @@ JSON = st.recursive(
 
 @given(JSON, JSON)
 def test_equals_is_equality_as_json(output: Any, expected: Any) -> None:
-    answers = {"output": output} if output is not None else {"text": "null"}
     applies = expected is not None
-    value = value_of(equals(), run_of(**answers), Case(id="1", expected=expected))
+    run = run_of("null" if output is None else "", output=output)
+    value = value_of(equals(), run, Case(id="1", expected=expected))
     same = repr(output) == repr(expected) or (
         isinstance(output, dict | list) and repr(sorted_json(output)) == repr(sorted_json(expected))
     )
@@ -93,7 +93,7 @@ def test_equals_is_equality_as_json(output: Any, expected: Any) -> None:
 def sorted_json(value: Any) -> Any:
     match value:
         case dict():
-            return sorted((key, sorted_json(item)) for key, item in value.items())
+            return {key: sorted_json(value[key]) for key in sorted(value)}
         case list():
             return [sorted_json(item) for item in value]
         case _:
@@ -124,8 +124,8 @@ def test_contains_all_texts() -> None:
     assert scores_of(contains("Tea", "sugar"), run).reasons == {"contains": "missing: ['sugar']"}
 
 
-@pytest.mark.parametrize("make", [contains, not_contains, called_in_order])
-def test_evaluator_without_expectations_is_rejected(make: Any) -> None:
+@pytest.mark.parametrize("make", [contains, not_contains])
+def test_evaluator_without_texts_is_rejected(make: Any) -> None:
     with pytest.raises(ValueError, match="takes at least one"):
         make()
 
@@ -169,9 +169,9 @@ def test_called_ignores_ids_and_other_arguments() -> None:
 def test_order_of_calls_matters_only_if_asked_for() -> None:
     run = run_of("", ("find", {"q": 1}), ("look", {}), ("buy", {"count": 1}))
     assert value_of(called("buy"), run) is value_of(called("find"), run) is True
-    assert value_of(called_in_order("find", ("buy", {"count": 1.0})), run) is True
-    assert value_of(called_in_order("buy", "find"), run) is False
-    assert value_of(called_in_order("find", "find"), run) is False
+    assert value_of(called_in_order(["find", ("buy", {"count": 1.0})]), run) is True
+    assert value_of(called_in_order(["buy", "find"]), run) is False
+    assert value_of(called_in_order(["find", "find"]), run) is False
     expected = called_in_order(lambda case: case.expected)
     assert value_of(expected, run, Case(id="1", expected=["find", "look"])) is True
 
@@ -181,7 +181,7 @@ def test_called_in_order_finds_exactly_the_subsequences(made: list[str], wanted:
     rest = iter(made)
     is_subsequence = all(name in rest for name in wanted)
     run = run_of("", *[(name, {}) for name in made])
-    assert value_of(called_in_order(*wanted), run) is is_subsequence
+    assert value_of(called_in_order(wanted), run) is is_subsequence
 
 
 def test_opened_section() -> None:

@@ -141,6 +141,14 @@ def test_lower_is_better_is_said_and_decides_what_is_worse_first() -> None:
     assert [row[1] for row in rows if row[0] == "b"][-2:] == ["c1", "c0"]
 
 
+def test_report_lists_the_first_problems_of_each_variant() -> None:
+    text = lines(experiment(variant("base", {"ok": "00 " * 6 + "1F"}), repeats=2))
+    assert "  c0 #1: ok: fail\n  c0 #2: ok: fail\n" in text
+    assert text.endswith("  c4 #2: ok: fail\n  and 3 more")
+    broken = variant("base", {"ok": "1 F"})
+    assert lines(experiment(broken)).endswith("\n  c1: failed: the tool broke")
+
+
 # --- JUnit
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.evals.cases import Case
+from weakincentives.evals.comparison import compare_scores
 from weakincentives.evals.evaluators import called, cost_below, equals
 from weakincentives.evals.results import (
     CaseInfo,
@@ -31,6 +31,7 @@ from weakincentives.evals.scores import (
 )
 from weakincentives.evals.scoring import Kinds, Scores, check_evaluators, score
 from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.limits import RunUsage
 from weakincentives.runtime.session import Session
 
 CASE = Case(id="a")
@@ -98,11 +99,11 @@ def is_valid(value: object) -> bool:
 def test_each_evaluator_gives_exactly_one_value_or_error(
     values: list[Any], forms: list[str]
 ) -> None:
-    def make(index: int, value: object, form: str) -> Evaluator:
+    def make(index: int, value: Any, form: str) -> Evaluator:
         def plain(case: Case, run: EvalRun) -> Any:
             if isinstance(value, Exception):
                 raise value
-            return Score(value, "why") if form == "s" else value  # type: ignore[arg-type]  # as users may
+            return Score(value, "why") if form == "s" else value
 
         async def coroutine(case: Case, run: EvalRun) -> Any:
             await asyncio.sleep(0)
@@ -134,7 +135,9 @@ def test_an_evaluator_that_raises_leaves_the_others_their_single_scores() -> Non
 
 
 def test_all_failing_evaluators_are_reported() -> None:
-    scores = scored(returning(result=False, name="one"), returning(False, "two"), returning(0, "3"))
+    scores = scored(
+        returning(result=False, name="one"), returning(result=False, name="two"), returning(0, "3")
+    )
     assert scores.values == {"one": False, "two": False, "3": 0}
 
 
@@ -149,7 +152,7 @@ def test_errors_and_none_are_not_values_of_the_mean() -> None:
 
 
 def test_range_of_the_mean_counts_errors_as_wrong_and_as_right() -> None:
-    values: list[object] = [True] * 80 + [False] * 10 + [math.nan] * 10
+    values = [*[True] * 80, *[False] * 10, *[math.nan] * 10]
     summary = summary_of(*[scored(returning(value)) for value in values])
     assert summary.mean == pytest.approx(80 / 90)
     assert summary.scored == 90
@@ -201,6 +204,7 @@ def test_kinds_of_reused_scores_apply_to_new_ones() -> None:
     kinds = Kinds()
     kinds.check("it", value=True, case_id="reused")
     assert "'reused'" in scored(returning("yes"), kinds=kinds).errors["it"]
+    assert scored(returning(None), kinds=kinds).values == {"it": None}
 
 
 def test_text_is_a_label_which_is_counted_and_never_averaged() -> None:
@@ -233,16 +237,36 @@ def test_mapping_gives_one_score_for_each_key() -> None:
     assert scores.errors.keys() == {"it.bad"}
 
 
-def test_two_scores_with_one_name_are_an_error() -> None:
-    scores = scored(returning({"b": True}, "a"), returning(True, "a.b"))
-    assert scores.values == {}
-    assert "two evaluators have given the score 'a.b'" in scores.errors["a.b"]
+@pytest.mark.parametrize(("name", "other"), [("a", "a.b"), ("a.b.c", "a.b"), ("a.b.c", "a")])
+def test_names_that_a_mapping_could_repeat_are_rejected(name: str, other: str) -> None:
+    with pytest.raises(ValueError, match="could give a score with the name of the evaluator"):
+        check_evaluators([returning({}, name), returning({}, other)])
+    assert (
+        len(check_evaluators([returning({}, "a.b"), returning({}, "a_b"), returning({}, "b")])) == 3
+    )
 
 
 def test_scale_of_a_score_replaces_the_evaluators() -> None:
     lower = Scale(higher_is_better=False)
     scores = scored(returning({"cost": Score(0.008, scale=lower), "ok": True}))
     assert scores.scales == {"it.cost": lower, "it.ok": Scale()}
+
+
+def test_lower_cost_is_better_by_the_scale_of_its_score() -> None:
+    @evaluator(scale=Scale(higher_is_better=False))
+    def cost(case: Case, run: EvalRun) -> float | None:
+        return run.cost
+
+    def costs(*values: float) -> tuple[dict[str, list[float | None]], Scale]:
+        usages = [RunUsage(calls=1, cost=value) for value in values]
+        scores = [scored(cost, run=run_of(usage=usage)) for usage in usages]
+        numbers = [[float(str(one.values["cost"]))] for one in scores]
+        return {str(case): [*one] for case, one in enumerate(numbers)}, scores[0].scales["cost"]
+
+    (before, scale), (after, _) = costs(0.010, 0.011, 0.012), costs(0.008, 0.008, 0.009)
+    result = compare_scores(before, after, higher_is_better=scale.higher_is_better)
+    assert result.verdict == "better"
+    assert result.difference == pytest.approx(-0.008 / 3)
 
 
 def test_error_text_masks_secrets() -> None:
@@ -265,21 +289,6 @@ def test_score_error_of_a_run_failure_names_the_type() -> None:
 
     text = scored(fails).errors["fails"]
     assert text == "PromptEvaluationError: the tool failed [response/output]"
-
-
-def test_blocking_evaluator_does_not_block_the_event_loop() -> None:
-    released = threading.Event()
-
-    def blocks(case: Case, run: EvalRun) -> bool:
-        return released.wait(10)
-
-    async def main() -> Scores:
-        waiting = asyncio.create_task(score(CASE, run_of(), check_evaluators([blocks])))
-        await asyncio.sleep(0)
-        released.set()
-        return await waiting
-
-    assert asyncio.run(main()).values == {"blocks": True}
 
 
 def test_coroutines_of_one_run_wait_at_the_same_time() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import repeat
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, answers, nested_adapter, prompt, text_of, tool
 from support.deadlines import SOON
+from support.scripted_server import Say, ScriptedServer
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.evaluation.approval import Deny, Preview
@@ -388,6 +390,70 @@ def test_tool_from_prompt_without_params_takes_a_message_and_returns_text() -> N
     assert [answer.content for answer in answers(response.transcript)] == ["O tea."]
     assert tool == Tool.from_prompt(poet, name="poet")
     assert hash(tool) == hash(Tool.from_prompt(poet, name="poet"))
+
+
+def test_tool_from_prompt_asks_its_own_model_within_its_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    section = MarkdownSection(title="Task", key="task", template="You answer in verse.")
+    poet = PromptTemplate(ns="tests", key="poet", sections=[section])
+    cheap = ScriptedAdapter([say("O tea."), say("O rain.")])
+    tool = Tool.from_prompt(poet, name="poet", adapter=cheap, budget=Budget(max_calls=0))
+    calls = call(("poet", {"message": "Tea!"}))
+    response = ScriptedAdapter([calls, say("done")]).evaluate(delegating(tool))
+    assert "max_calls=0" in answers(response.transcript)[0].content
+    tool = Tool.from_prompt(poet, name="poet", adapter=cheap, budget=Budget(max_calls=1))
+    response = ScriptedAdapter([calls, say("done")]).evaluate(delegating(tool))
+    assert [answer.content for answer in answers(response.transcript)] == ["O tea."]
+    assert response.usage == TokenUsage(30, 15)
+    with ScriptedServer(Say("O snow.")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.openai_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "test-key")
+        tool = Tool.from_prompt(poet, name="poet", adapter="openai:small")
+        response = ScriptedAdapter([calls, say("done")]).evaluate(delegating(tool))
+    assert [answer.content for answer in answers(response.transcript)] == ["O snow."]
+    assert server.requests[0].json["model"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"adapter": "gpt-5.2"}, "tool 'poet': model 'gpt-5.2' names no provider; did you mean"),
+        ({"adapter": 3}, "tool 'poet': adapter must be an adapter or the name of a model, got 3"),
+        ({"adapter": ScriptedAdapter}, "tool 'poet': adapter must be an adapter or the name"),
+        ({"budget": 3}, "tool 'poet': budget must be a Budget"),
+    ],
+)
+def test_tool_from_prompt_with_a_wrong_adapter_or_budget_is_rejected(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(PromptValidationError, match=problem):
+        Tool.from_prompt(RESEARCH, name="poet", **options)
+
+
+def test_adapter_of_one_call_can_be_the_name_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = delegating().template
+    loop = MainLoop(ScriptedAdapter([]))
+    chat = Chat(loop, asked)
+    with ScriptedServer(Say("1"), Say("2"), Say("3")) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.openai_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "test-key")
+        texts = [
+            loop.execute(asked, "Hi", adapter="openai:a").text,
+            chat.send("Hi", adapter="openai:b").text,
+        ]
+        *_, last = chat.stream("Hi", adapter="openai:c")
+    assert isinstance(last, Completed)
+    assert [*texts, last.response.text] == ["1", "2", "3"]
+    assert [request.json["model"] for request in server.requests] == ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"did you mean 'openai:gpt-5\.2'"):
+        chat.send("Hi", adapter="gpt-5.2")
+    for run in (chat.send, partial(loop.execute, asked)):
+        with pytest.raises(ValueError, match="a model is missing"):
+            run("Hi", adapter="")
+    wrong: Any = 3
+    with pytest.raises(TypeError, match=r"adapter= takes an adapter, such as .*, got 3"):
+        loop.execute(asked, adapter=wrong)
 
 
 def test_tool_from_prompt_inherits_the_effect_and_rejects_two_params_types() -> None:

@@ -5,12 +5,14 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weakincentives import (
     Budget,
@@ -18,11 +20,13 @@ from weakincentives import (
     Deadline,
     MainLoop,
     MarkdownSection,
+    ModelSettings,
     PromptTemplate,
     RunConfig,
     Session,
     TokenUsage,
     ToolContext,
+    ToolError,
     tool,
 )
 from weakincentives.adapters.fallback import FallbackAdapter
@@ -444,3 +448,91 @@ def test_fallback_applies_the_result_limit_of_the_call() -> None:
     assert shown() <= 100_000
     assert shown(config=RunConfig(max_result_chars=200_000)) == 150_000
     assert shown(config=RunConfig(max_result_chars=None)) == 150_000
+
+
+# ------------------------------------------------------------------------------------- settings
+
+
+@given(near=st.none() | st.integers(1, 9), middle=st.none() | st.integers(1, 9))
+def test_settings_argument_is_the_config_with_these_settings(
+    near: int | None, middle: int | None
+) -> None:
+    """`settings=` of a loop or chat equals `config=RunConfig(settings=…)`, and nearer ones win."""
+    settings = ModelSettings() if near is None else ModelSettings(seed=near)
+    config = None if middle is None else RunConfig(settings=ModelSettings(seed=middle, top_p=1))
+    as_config = layered(RunConfig(settings=settings) if settings.given else None, config)
+    adapter = ScriptedAdapter([say(1)] * 4)
+    MainLoop(adapter, config=config, settings=settings).execute(TEMPLATE, "Go")
+    MainLoop(adapter, config=as_config).execute(TEMPLATE, "Go")
+    Chat(adapter, TEMPLATE, config=config, settings=settings).send("Go")
+    Chat(MainLoop(adapter, config=config), TEMPLATE, settings=settings).send("Go")
+    assert len({repr(seen.request.settings) for seen in adapter.requests}) == 1
+
+
+def test_settings_argument_that_is_not_model_settings_is_rejected() -> None:
+    settings: Any = {"temperature": 0}
+    for make in (
+        lambda: MainLoop(ScriptedAdapter([]), settings=settings),
+        lambda: Chat(ScriptedAdapter([]), TEMPLATE, settings=settings),
+        lambda: ScriptedAdapter([], settings=settings),
+    ):
+        with pytest.raises(TypeError, match=r"settings must be ModelSettings, got \{'temp"):
+            make()
+
+
+# ----------------------------------------------------------------------- errors of handlers
+
+
+@tool(effect="pure")
+def misread(text: str) -> str:
+    """Read it wrong."""
+    if text == "expected":
+        raise ToolError("Not there.")
+    raise LookupError(text)
+
+
+BROKEN = PromptTemplate[int](
+    ns="tests",
+    key="broken",
+    sections=[MarkdownSection(title="Task", template="Read.", tools=[misread])],
+)
+
+
+@places
+@pytest.mark.parametrize("mode", ["in_order", "isolated"])
+def test_error_in_a_handler_ends_the_run_wherever_it_is_set(place: Place, mode: str) -> None:
+    calls = call(("misread", {"text": "bug"}), ("misread", {"text": "bug"}))
+    script, fields = [calls, say(1)], {"parallel_tool_calls": mode}
+    assert place(fields, script, BROKEN).requests[-1].messages[-1].text == "bug"
+    with pytest.raises(LookupError, match="bug"):
+        place({**fields, "raise_handler_errors": True}, script, BROKEN)
+
+
+def test_expected_error_and_mistake_of_the_model_are_told_to_it() -> None:
+    calls = call(("misread", {"text": "expected"}), ("misread", {}), ("misred", {}))
+    adapter = run_in_call({"raise_handler_errors": True}, [calls, say(1)], BROKEN)
+    told = [message.text for message in adapter.requests[-1].messages[-3:]]
+    assert told[0] == "Not there."
+    assert "text" in told[1]
+    assert "misred" in told[2]
+
+
+def test_session_is_unchanged_after_the_error_of_a_handler() -> None:
+    def count(context: ToolContext) -> str:
+        """Count."""
+        context.session[Count].seed(Count(1))
+        raise LookupError("bug")
+
+    section = MarkdownSection(title="Task", template="Count.", tools=[count], state=[Count])
+    template = PromptTemplate(ns="tests", key="count", sections=[section])
+    adapter, session = ScriptedAdapter([call(("count", {})), say("Done.")]), Session()
+    config = RunConfig(raise_handler_errors=True)
+    with pytest.raises(LookupError):
+        MainLoop(adapter, config=config).execute(template, "Go", session=session)
+    assert session[Count].latest() is None
+    assert MainLoop(ScriptedAdapter([say("Fine.")])).execute(template, session=session).text
+
+
+@dataclass(frozen=True)
+class Count:
+    value: int

@@ -202,6 +202,7 @@ REFUSED = [
     (({},), "Prompt expects dataclass instances.", "Got {}."),
     ((None,), "Prompt expects dataclass instances.", "Got None."),
     ((Who,), "Prompt expects dataclass instances.", "Got <class"),
+    ((Who,), "Prompt expects dataclass instances.", "Create one: Who(…)."),
     (([Who("a")],), "Prompt expects dataclass instances.", "Got [Who("),
 ]
 
@@ -223,6 +224,10 @@ def test_invalid_params_are_rejected_by_bind_and_render_without_changes(
 
 
 def test_bind_rejects_params_if_the_sections_use_none() -> None:
+    with pytest.raises(
+        PromptValidationError, match=r"'Hi'\. The sections take no params; pass a me"
+    ):
+        PromptTemplate(ns="n", key="k").bind("Hi")
     with pytest.raises(PromptValidationError, match="the sections use none"):
         PromptTemplate(ns="n", key="k").bind(Who())
 

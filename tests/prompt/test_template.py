@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.strategies import Nothing, Who
+from weakincentives import ModelSettings
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -224,3 +226,32 @@ def test_template_render_is_equivalent_to_prompt_render() -> None:
     assert direct.text == template.bind(Who("Bob")).render(visibility_overrides=visibility).text
     assert isinstance(direct.prompt, Prompt)
     assert direct.prompt.template is template
+
+
+REFUNDS = MarkdownSection(
+    title="Refunds",
+    template="Refund.",
+    summary="Refunds.",
+    visibility=SectionVisibility.SUMMARY,
+    tools=[Tool[Nothing, Nothing](name="refund")],
+)
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required", "refund", "read_section"])
+def test_tool_choice_of_a_template_can_be_a_tool_of_any_section(choice: str) -> None:
+    settings = ModelSettings(tool_choice=choice)
+    template = PromptTemplate(ns="n", key="k", sections=[REFUNDS], settings=settings)
+    assert template.settings is settings
+
+
+def test_tool_choice_that_no_section_has_is_rejected_with_the_nearest_tool() -> None:
+    for choice, remedy in (
+        ("refnd", "did you mean 'refund'?"),
+        ("requird", "did you mean 'required'?"),
+        ("x", "use one of auto, none, required, refund"),
+    ):
+        message = f"tool_choice {choice!r} is not a tool of the template; {remedy}"
+        with pytest.raises(PromptValidationError, match=re.escape(message)):
+            PromptTemplate(
+                ns="n", key="k", sections=[REFUNDS], settings=ModelSettings(tool_choice=choice)
+            )

@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 
 from support.scripted_server import Fail, Say, ScriptedServer
-from weakincentives import Chat, MainLoop, MarkdownSection, ModelSettings, PromptTemplate, RunConfig
+from weakincentives import (
+    Chat,
+    MainLoop,
+    MarkdownSection,
+    ModelSettings,
+    PromptTemplate,
+    RunConfig,
+    SectionVisibility,
+)
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -23,7 +31,7 @@ from weakincentives.content import Image
 from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
 from weakincentives.evaluation.response import ReasoningDelta, TextDelta
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.testing.cassettes import Cassette, CassetteMiss
+from weakincentives.testing.cassettes import Cassette, CassetteMiss, Mode
 from weakincentives.testing.fixtures import file_name
 
 KEY = "sk-sentinel-0123456789"
@@ -358,3 +366,53 @@ def test_limit_of_the_recorded_adapter_applies_when_only_its_name_is_given(path:
     with Cassette(short, path, mode="once") as cassette:
         MainLoop(cassette).execute(asked, "Hi")
     assert MainLoop(Cassette("openai:m", path, mode="none")).execute(asked, "Hi").text == "Done."
+
+
+def test_volatile_key_without_a_section_is_named_with_the_nearest_key(path: Path) -> None:
+    problem = "volatile='dat' is not the key of a section; did you mean 'date'?"
+    with (
+        pytest.raises(ValueError, match=re.escape(problem)),
+        record(path, say("Done."), volatile=["dat"]) as cassette,
+    ):
+        MainLoop(cassette).execute(template(), "Hi")
+    assert not path.exists()
+    with record(path, say("Done.")) as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    with pytest.raises(CassetteMiss, match=re.escape(problem)):
+        MainLoop(play(path, volatile=["dat"])).execute(template(), "Hi")
+
+
+def test_volatile_key_can_be_of_any_prompt_that_was_asked_even_of_a_closed_section(
+    path: Path,
+) -> None:
+    child = MarkdownSection(title="Now", template="It is late.")
+    closed = MarkdownSection(
+        title="Clock",
+        template="Clock.",
+        summary="The time.",
+        visibility=SectionVisibility.SUMMARY,
+        children=[child],
+    )
+    other = PromptTemplate(ns="tests", key="other", sections=[closed])
+    with record(path.with_name("one"), say("One."), volatile="date") as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    keys = ["date", "clock", "clock.now", "now"]
+    with record(path, say("One."), say("Two."), volatile=keys) as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+        MainLoop(cassette).execute(other, "Hi")
+    assert MainLoop(play(path, volatile=keys)).execute(other, "Hi").text == "Two."
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-5.2", "groq:llama"])
+def test_recording_without_a_key_names_the_cassette_and_its_mode(
+    path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "GROQ_API_KEY", "CI"):
+        monkeypatch.delenv(name, raising=False)
+    modes: list[tuple[Mode, str]] = [("once", " does not exist and"), ("rewrite", "")]
+    for mode, reason in modes:
+        with pytest.raises((PromptEvaluationError, ValueError)) as caught:
+            MainLoop(Cassette(model, path, mode=mode)).execute(template(), "Hi")
+        assert "API_KEY" in str(caught.value)
+        expected = f"the cassette {path}{reason} is recorded in the mode {mode!r}"
+        assert expected in str(caught.value)

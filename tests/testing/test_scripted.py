@@ -2,12 +2,14 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from support.agents import prompt, tool
+from weakincentives import ModelSettings
 from weakincentives.adapters.core import ProviderAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, UserMessage
@@ -163,3 +165,29 @@ def test_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread() 
         a_prompt.template,
         ["budget", "bus", "deadline", "session"],
     )
+
+
+@pytest.mark.parametrize(
+    ("choice", "reply", "problem"),
+    [
+        ("required", say("Hello."), "must have a tool call .*, which providers enforce; got 'Hel"),
+        ("probe", say("Hello."), "must have a tool call"),
+        ("probe", call(("look", {})), "must have a call of 'probe' .*; got look"),
+        ("none", call(("probe", {})), "must have no tool call because of tool_choice='none'"),
+        ("required", call(("look", {})), None),
+        ("probe", call(("look", {}), ("probe", {})), None),
+        ("none", say("Hello."), None),
+        ("required", AssistantMessage(text="I will not.", finish="content_filter"), None),
+    ],
+)
+def test_reply_that_the_tool_choice_does_not_allow_fails_the_test(
+    choice: str, reply: AssistantMessage, problem: str | None
+) -> None:
+    adapter = ScriptedAdapter([reply, say("Done.")], settings=ModelSettings(tool_choice=choice))
+    asked = prompt(tool(), tool(name="look"))
+    if problem is None:
+        with suppress(PromptEvaluationError):
+            adapter.evaluate(asked)
+        return
+    with pytest.raises(AssertionError, match=f"reply 1 {problem}"):
+        adapter.evaluate(asked)

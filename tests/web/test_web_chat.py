@@ -84,6 +84,11 @@ def test_page_shows_a_typed_answer_while_it_arrives(context: Any, tmp_path: Path
         page.locator("article.typed", has_text="grams").wait_for()
         complete = {**shown, "grams": 100, "notes": {"__proto__": ["x<b>"], "a/b~": ["y"]}}
         assert json.loads(article.inner_text()) == complete
+        before = article.inner_text()
+        assert "\n" in before
+        page.reload()
+        article.wait_for()
+        assert article.inner_text() == before
         assert page.evaluate("({}).x") is None
 
 

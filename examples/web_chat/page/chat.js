@@ -144,6 +144,16 @@ function addThought(id, text = "") {
   add(id, thought);
 }
 
+// A typed answer keeps the layout that it had while it arrived.
+function addAnswer(id, text) {
+  let typed = null;
+  try {
+    typed = JSON.parse(text);
+  } catch {} // an answer in words
+  if (typeof typed === "object" && typed) add(id, element("article", "assistant typed", JSON.stringify(typed, null, 2)));
+  else add(id, element("article", "assistant", text));
+}
+
 function addMessage(message) {
   switch (message.role) {
     case "user": {
@@ -152,7 +162,7 @@ function addMessage(message) {
       break;
     }
     case "assistant":
-      if (message.content) add(message.id, element("article", "assistant", message.content));
+      if (message.content) addAnswer(message.id, message.content);
       for (const call of message.toolCalls ?? []) addCall(call.id, call.function.name, call.function.arguments);
       break;
     case "reasoning":

@@ -192,10 +192,7 @@ class _CodecConnection(Connection):
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self._encode(request)
-        with (
-            self._errors(),
-            closing(self._replies(body, self._deadline, stream=False)) as replies,
-        ):
+        with self._errors(), closing(self._replies(body, self._deadline, stream=False)) as replies:
             return self._decode(next(replies))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:

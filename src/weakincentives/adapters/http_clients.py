@@ -4,14 +4,7 @@ import asyncio
 import sys
 import weakref
 import zlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import cache, partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol

@@ -10,7 +10,7 @@ from typing import Any
 from . import profiles
 from .core import ProviderAdapter
 
-__all__ = ["MODEL_VARIABLE", "adapter_for"]
+__all__ = ["MODEL_VARIABLE", "adapter_for", "read_name"]
 
 MODEL_VARIABLE = "WINK_MODEL"
 
@@ -66,6 +66,15 @@ def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
     Raises `ValueError` for a missing name and an unknown provider, `ImportError` if the provider's
     extra is not installed, and the errors of the adapter.
     """
+    provider, own_name = read_name(model)
+    return _PROVIDERS[provider](own_name, **arguments)
+
+
+def read_name(model: str | None) -> tuple[str, str]:
+    """Returns the provider in a model's name, and the provider's own name of the model.
+
+    Raises `ValueError` for a missing name and an unknown provider.
+    """
     name: Any = os.environ.get(MODEL_VARIABLE, "").strip() if model is None else model
     if not isinstance(name, str):
         raise TypeError(f"a model is named by a string, such as 'openai:gpt-5.2', got {name!r}")
@@ -78,7 +87,7 @@ def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
         raise ValueError(_problem(name, f" in {MODEL_VARIABLE}" if model is None else ""))
     if not own_name.strip():
         raise ValueError(f"the model is missing in {name!r}; write it after the colon")
-    return _PROVIDERS[provider](own_name, **arguments)
+    return provider, own_name
 
 
 def _problem(name: str, place: str) -> str:
@@ -88,7 +97,7 @@ def _problem(name: str, place: str) -> str:
     head, slash, tail = name.partition("/")
     if slash and head in _PROVIDERS:
         nearest = f"{head}:{tail}"
-    elif not colon:
+    elif not colon or provider == "ft":  # a fine-tuned model
         nearest = f"openai:{name}"
     elif re.search(r"[\d./]", provider):  # a model with a tag
         nearest = f"ollama:{name}"

@@ -125,11 +125,7 @@ _MAX_DEPTH = 6
 
 
 def error_from_failure(
-    provider: str,
-    failure: object,
-    *,
-    status: int | None = None,
-    retry_after: str | None = None,
+    provider: str, failure: object, *, status: int | None = None, retry_after: str | None = None
 ) -> PromptEvaluationError:
     """Returns the error for a server's `failure`, which is JSON of any shape or a string.
 
@@ -219,12 +215,7 @@ def _delays(parts: list[AnyJson]) -> Iterator[str]:
 
 
 def error_from_status(
-    provider: str,
-    status: int,
-    *,
-    message: str,
-    code: object = None,
-    retry_after: str | None = None,
+    provider: str, status: int, *, message: str, code: object = None, retry_after: str | None = None
 ) -> PromptEvaluationError:
     """Returns the error for a reply with an error status; a `ThrottleError` for status 429.
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import apply_tool_changes
-from ..model_settings import ModelSettings, unsupported
+from ..model_settings import TOOL_CHOICES, ModelSettings, unsupported
 from .provider_errors import error_from_request
 from .schema_dialects import JsonObject
 from .server_profile import ServerProfile
@@ -105,7 +105,7 @@ class SettingsEncoder(ABC):
         return {self.supported_settings(self.profile)[name]: value}
 
     def _encode_choice(self, choice: str, tools: Collection[str]) -> object:
-        if choice in ("auto", "none", "required"):
+        if choice in TOOL_CHOICES:
             return self.encode_choice(choice)
         if choice not in tools:
             names = ", ".join(tools) or "none"

@@ -15,7 +15,6 @@ from ..displays import count_of
 from ..errors import SerdeError, WeakIncentivesError
 from ..evaluation.approval import Decision, Preview
 from ..evaluation.chat import Chat
-from ..evaluation.main_loop import MainLoop
 from ..evaluation.messages import ToolsAdded, ToolsRemoved
 from ..evaluation.response import (
     AnswerRejected,
@@ -33,15 +32,17 @@ from ..prompt.template import AnyPrompt
 from ..runtime.events import Compacted
 from ..runtime.session.session import Session
 from .approval import ask, is_interactive, write_file
-from .printing import LiveOutput, printable, short_line, source_line
+from .printing import LiveOutput, as_json, printable, short_line, source_line
 from .run_options import (
     Adapter,
     Api,
     BaseUrl,
     Log,
+    Message,
     Model,
+    Setting,
     adapter_errors,
-    load_adapter,
+    load_loop,
     log_events,
     state_types,
     warnings_as_lines,
@@ -69,11 +70,13 @@ _Resume = Annotated[
 
 def chat(
     target: Target,
+    message: Message = None,
     *,
     adapter: Adapter = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api: Api = None,
+    setting: Setting = None,
     params: Params = None,
     set_: Set = None,
     tag: Tag = None,
@@ -85,16 +88,17 @@ def chat(
 ) -> None:
     """Chat with a prompt: answers on stdout, tools and sections on stderr.
 
-    Press Ctrl-C to stop a turn, and Ctrl-D to end the chat. If the input is not a terminal, each
-    line is a message, and a provider error ends the chat with exit code 1.
+    MESSAGE is the first message. Press Ctrl-C to stop a turn, and Ctrl-D to end the chat. If the
+    input is not a terminal, each line is a message, and a provider error ends the chat with exit
+    code 1.
     """
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     file = save or resume
-    session, screen = Session(content=_content_store(file, resume)), _Screen(prompt)
+    session, screen = Session(content=_content_store(file, resume)), _Screen(prompt, message)
     prompt.render(session=session, visibility_overrides=overrides)  # raises if params are missing
     with ExitStack() as stack:
-        loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
+        loop = load_loop(adapter, stack, setting, model=model, base_url=base_url, api=api)
         talk = Chat(loop, prompt, session=session)
         if resume is not None:
             turns = _restore(talk, session, resume, target)
@@ -108,13 +112,10 @@ def chat(
         stack.enter_context(prompt.resources)  # kept open between turns
         if file is not None:
             _save(session, file)  # fails early if the file cannot be written
-        while (message := screen.read_message()) is not None:
+        while (text := screen.read_message()) is not None:
             try:
-                stream = talk.stream(
-                    message,
-                    visibility_overrides=overrides,
-                    approver=screen.ask if is_interactive() else None,
-                )
+                approver = screen.ask if is_interactive() else None
+                stream = talk.stream(text, visibility_overrides=overrides, approver=approver)
                 with closing(stream) as events, closing(screen):
                     for event in events:
                         screen.show(event)
@@ -150,7 +151,8 @@ class _Screen:
     text that has been written cannot be removed.
     """
 
-    def __init__(self, prompt: AnyPrompt) -> None:
+    def __init__(self, prompt: AnyPrompt, first: str | None) -> None:
+        self._first = first
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         output = prompt.structured_output
         is_typed = output is not None and output.container != "text"
@@ -167,6 +169,9 @@ class _Screen:
     def read_message(self) -> str | None:
         """Returns the user's next non-blank message, or `None` at the end of the input."""
         self._turn_has_text = False
+        if (first := self._first) is not None:
+            self._first = None
+            return first
         while True:
             try:
                 line = input("> ") if self.interactive else next(sys.stdin).rstrip("\n")
@@ -216,7 +221,8 @@ class _Screen:
                 self.write_lines([f"  compacted conversation: {before:,} to {after:,} tokens"])
             case Completed(response):
                 if not self._in_text:
-                    self._write_text(response.text)
+                    is_shown = self._live is not None and response.output is not None
+                    self._write_text(as_json(response.output) if is_shown else response.text)
                 self._end_line()
                 sources = [source_line(it, response.text) for it in response.citations]
                 sys.stderr.writelines(sources)

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from math import inf
 from time import monotonic
 
 from rich.console import Console
@@ -37,17 +38,22 @@ def progress_text(progress: Progress) -> str:
 
 
 class SparseLines:
-    """Writes a line when a tenth of the runs has ended or 30 seconds have passed since the last."""
+    """Writes a line when a tenth of the runs has ended or 30 seconds have passed since the last.
+
+    A pause that the provider asks for is reported at once, if none was in the last 30 seconds.
+    """
 
     def __init__(
         self, write: Callable[[str], object], clock: Callable[[], float] = monotonic
     ) -> None:
         self._write, self._clock = write, clock
-        self._time, self._share = clock(), 0.0
+        self._time, self._share, self._paused = clock(), 0.0, -inf
 
     def __call__(self, progress: Progress) -> None:
         share, now = progress.done / progress.total, self._clock()
         is_due = share - self._share >= _SHARE - 1e-9 or now - self._time >= _SECONDS
+        if progress.waiting_until is not None and now - self._paused >= _SECONDS:
+            is_due, self._paused = True, now
         if is_due or (progress.done == progress.total and share > self._share):
             self._share, self._time = share, now
             self._write(f"{progress_text(progress)}\n")

@@ -87,6 +87,7 @@ def evaluate_cases(
     arms, gates = work.read_variants(variant), work.Gates(fail_on, fail_under, fail_under_rate)
     if fail_on is not None and baseline is None and not arms[1:]:
         raise UsageError("--fail-on requires --baseline or a second --variant")
+    margin = work.check_margin(margin)
     old = work.read_baseline(baseline, is_written=write_baseline)
     experiment = work.run_cases(
         *(target, cases, (case, where)),
@@ -132,6 +133,6 @@ def compare(
     gates = work.Gates(fail_on, fail_under, fail_under_rate)
     files = work.Files(markdown=markdown, html=html)
     comparisons = work.compare_files(
-        a, b, files, margin=margin, common_cases=common_cases, anytime=anytime
+        a, b, files, margin=work.check_margin(margin), common_cases=common_cases, anytime=anytime
     )
     gates.end([one.b for one in comparisons], comparisons)

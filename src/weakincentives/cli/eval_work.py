@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,6 +35,7 @@ from .target import UsageError, load, load_prompt
 __all__ = [
     "Files",
     "Gates",
+    "check_margin",
     "compare_files",
     "load_evaluators",
     "problems_as_lines",
@@ -82,6 +84,13 @@ def _json(text: str) -> Any:
     with suppress(ValueError):
         return json.loads(text)
     return text
+
+
+def check_margin(margin: float | None) -> float | None:
+    """Raises `UsageError` for a margin that is not positive."""
+    if margin is not None and not margin > 0:
+        raise UsageError(f"--margin must be more than 0, got {margin:g}")
+    return margin
 
 
 def load_evaluators(names: Iterable[str] | None) -> list[AnyEvaluator]:
@@ -141,7 +150,8 @@ def run_cases(
             options["progress"] = stack.enter_context(showing_progress())
             return evaluate(evaluated, dataset, **options)
         except KeyboardInterrupt:
-            sys.stderr.write("wink: interrupted; run the same command again to continue\n")
+            command = single_line(shlex.join(["wink", *sys.argv[1:]]))
+            sys.stderr.write(f"wink: interrupted; to continue, run {command}\n")
             raise Exit(2) from None
 
 
@@ -194,6 +204,7 @@ def report(
         comparisons = compare_all(*pairs, margin=margin)
     except ComparisonError as error:
         if files.baseline is None:
+            _report_comparisons([], experiment, [], files)
             raise
         print_lines([f"{error}"])
     _report_comparisons([old] if old else [], experiment, comparisons, files)
@@ -256,11 +267,10 @@ class Gates:
     def __init__(
         self, fail_on: str | None, means: Iterable[str] | None, rates: Iterable[str] | None
     ) -> None:
-        self._compares, self._means, self._rates = (
-            fail_on is not None,
-            _limits(means),
-            _limits(rates),
-        )
+        self._compares = fail_on is not None
+        self._means, self._rates = _limits(means), _limits(rates)
+        if wrong := [limit for _, limit in self._rates if not 0 < limit < 1]:
+            raise UsageError(f"--fail-under-rate must be between 0 and 1, got {wrong[0]:g}")
 
     def end(
         self, variants: Sequence[VariantResults], comparisons: Sequence[Comparisons]

@@ -15,6 +15,7 @@ from ..evaluation.response import OutputDelta
 
 __all__ = [
     "LiveOutput",
+    "as_json",
     "output_so_far",
     "print_lines",
     "printable",
@@ -57,9 +58,13 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:
-    """Prints `value` as JSON, escaping characters that control a terminal or hide text."""
-    text = json.dumps(serde.dump(value), indent=indent, ensure_ascii=False)
-    sys.stdout.write(escape_hidden(text) + "\n")
+    """Prints `value` as JSON; see `as_json`."""
+    sys.stdout.write(as_json(value, indent=indent) + "\n")
+
+
+def as_json(value: object, *, indent: int | None = 2) -> str:
+    """Returns `value` as JSON, escaping characters that control a terminal or hide text."""
+    return escape_hidden(json.dumps(serde.dump(value), indent=indent, ensure_ascii=False))
 
 
 def output_so_far(delta: OutputDelta | None, console: Console) -> Text:

@@ -32,9 +32,11 @@ from .run_options import (
     Api,
     BaseUrl,
     Log,
+    Message,
     Model,
+    Setting,
     adapter_errors,
-    load_adapter,
+    load_loop,
     log_events,
     state_types,
     warnings_as_lines,
@@ -56,7 +58,6 @@ __all__ = ["advise", "print_timeline", "reading", "record_errors", "run", "show"
 
 _CHARACTERS_PER_TOKEN = 4
 _Suspend = Annotated[Path | None, Option(help="Store the run in this file if it needs approval.")]
-_Message = Annotated[str | None, Argument(help="The user's message.")]
 _Resume = Annotated[Path | None, Option(help="Continue the run in this file; see wink approve.")]
 
 _FRAME = 0.1  # seconds between two frames of a partial answer
@@ -67,12 +68,13 @@ type _Display = tuple[Callable[[object], None], Callable[[OutputDelta], None] | 
 
 def run(
     target: Target,
-    message: _Message = None,
+    message: Message = None,
     *,
     adapter: Adapter = None,
     model: Model = None,
     base_url: BaseUrl = None,
     api: Api = None,
+    setting: Setting = None,
     params: Params = None,
     set_: Set = None,
     tag: Tag = None,
@@ -91,7 +93,7 @@ def run(
     overrides = visibility_overrides(prompt, open_, summary)
     session = Session()
     with ExitStack() as stack:
-        loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
+        loop = load_loop(adapter, stack, setting, model=model, base_url=base_url, api=api)
         if log is not None:
             stack.enter_context(log_events(session.bus, log))
         options = ExecutionOptions(session=session, visibility_overrides=overrides, message=message)

@@ -5,19 +5,23 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from logging import WARNING, Handler, LogRecord, getLogger
 from pathlib import Path
 from traceback import format_exception_only, walk_tb
-from typing import Annotated
+from typing import Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from ..adapters.core import ProviderAdapter
 from ..adapters.model_names import adapter_for
 from ..errors import WeakIncentivesError
+from ..evaluation.adapter import ConnectingAdapter
+from ..evaluation.main_loop import MainLoop
 from ..inspection.event_log import write_lines
+from ..model_settings import ModelSettings
 from ..protocols import EventBus
+from ..signatures import did_you_mean
 from .printing import single_line
 from .target import UsageError, load
 
@@ -26,9 +30,11 @@ __all__ = [
     "Api",
     "BaseUrl",
     "Log",
+    "Message",
     "Model",
+    "Setting",
     "adapter_errors",
-    "load_adapter",
+    "load_loop",
     "log_events",
     "state_types",
     "warnings_as_lines",
@@ -43,9 +49,62 @@ Model = Annotated[
 ]
 BaseUrl = Annotated[str | None, Option(help="The base URL of the provider's API.")]
 Api = Annotated[str | None, Option(help="responses or chat (openai only).")]
+Setting = Annotated[
+    list[str] | None,
+    Option(help="Set how the model answers: name=value, such as temperature=0. Repeatable."),
+]
 Log = Annotated[
     Path | None, Option(help="Write the events to this file, one JSON object per line.")
 ]
+
+
+def _check_message(message: str | None) -> str | None:
+    if message is not None and not message.strip():
+        raise UsageError("the message is empty; write one, or leave it out")
+    return message
+
+
+Message = Annotated[str | None, Argument(help="The user's message.", callback=_check_message)]
+
+
+def load_loop(
+    adapter: str | None,
+    stack: ExitStack,
+    settings: Iterable[str] | None,
+    *,
+    model: str | None,
+    **options: str | None,
+) -> MainLoop:
+    """Creates a loop over the adapter named on the command line, with these settings."""
+    given = _read_settings(settings or ())
+    connected = load_adapter(adapter, stack, model=model, **options)
+    if given.given and isinstance(connected, ConnectingAdapter):
+        try:
+            connected.check_settings(given)
+        except ValueError as error:
+            raise UsageError(f"--setting: {error}") from error
+    return MainLoop(connected, settings=given)
+
+
+def _read_settings(settings: Iterable[str]) -> ModelSettings:
+    """Parses each `name=value`, whose value is JSON or a text."""
+    known = [field.name for field in fields(ModelSettings) if field.init]
+    values: dict[str, Any] = {}  # Any: `ModelSettings` checks them
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--setting must be name=value, got {setting!r}")
+        if name not in known:
+            raise UsageError(f"--setting {setting!r} is unknown; {did_you_mean(name, known)}")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+        try:
+            ModelSettings(**{name: values[name]})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"--setting {setting!r}: {error}") from error
+    return ModelSettings(**values)
 
 
 def load_adapter(
@@ -60,8 +119,6 @@ def load_adapter(
         return _load_own(name, stack, arguments if model is None else {**arguments, "model": model})
     if name is not None and model is None:
         raise UsageError(f"--adapter {name} requires --model")
-    if name is None and model is not None and (":" not in model or model.startswith("ft:")):
-        name = "openai"  # as before models had providers
     if name is not None:
         model = f"{_OLD_NAMES.get(name, name)}:{model}"
     is_openai = (model or "").startswith("openai")

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import fields as fields_of
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer import Argument, Option
 
 from .. import serde
 from ..errors import SerdeError, ValidationIssue
+from ..model_settings import ModelSettings
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.sections import ParamsType, slug
 from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
@@ -60,6 +62,8 @@ Summary = Annotated[
     list[str] | None, Option(help="Key of a section to show summarized. Repeatable.")
 ]
 Tag = Annotated[str | None, Option(help="Apply the overrides stored under this tag.")]
+
+_SETTINGS = {field.name for field in fields_of(ModelSettings) if field.init}
 
 type _Types = Mapping[str, ParamsType]
 
@@ -298,6 +302,8 @@ def _parse_setting(setting: str, types: _Types) -> tuple[str, str, object]:
     if not equals:
         raise UsageError(f"{source} must be Type.field=value")
     fields = {key: get_type_hints(kind, include_extras=True) for key, kind in types.items()}
+    if place in _SETTINGS and not any(place in hints for hints in fields.values()):
+        raise UsageError(f"{source}: the params have no {place}; for the model, pass --setting")
     if not dot and fields:
         owners = [owner for owner, hints in fields.items() if field in hints]
         if len(owners) != 1:

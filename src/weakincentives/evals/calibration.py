@@ -15,7 +15,7 @@ from .cases import Case
 from .comparison import Kappa, kappa
 from .judges import Preference, model_name, model_of
 from .scores import EvalRun, Evaluator, Value
-from .scoring import Kinds, check_evaluators, score
+from .scoring import Kinds, score
 
 __all__ = ["Calibration", "Labelled", "LabelledScore", "calibrate"]
 
@@ -112,7 +112,6 @@ def calibrate(
     items = list(labelled)
     if not items:
         raise ValueError("calibrate takes at least one labelled answer")
-    check_evaluators([judge])
     kinds = Kinds()
 
     async def score_one(item: Labelled, turn: asyncio.Semaphore) -> LabelledScore:

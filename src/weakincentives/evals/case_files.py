@@ -5,6 +5,7 @@ events, so that no objects are constructed. `case_types` knows what the nodes me
 """
 
 import json
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -138,7 +139,7 @@ def _mapping(nodes: Sequence[Node], problems: Problems) -> dict[str, Node]:
 ANY = Place([{}], {})
 """The place of a value of any type."""
 
-_INTEGER = re.compile(r"[-+]?[0-9]{1,4000}|0o[0-7]{1,4000}|0x[0-9a-fA-F]{1,4000}")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,4000}|0o[0-7]{1,1000}|0x[0-9a-fA-F]{1,1000}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS = dict.fromkeys(("null", "Null", "NULL", "~", ""), None) | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
@@ -191,7 +192,9 @@ def _read_yaml(text: str, _: Place, problems: Problems) -> Node:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return _YamlReader(yaml.parse(text, Loader=loader), len(text), problems).read()
-    except yaml.YAMLError as error:
+    except CaseFileError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         hint = "put text with ': ' or ' #' in quotes"
         problems.stop(mark.line + 1 if mark else 1, f"invalid YAML: {problem or error}; {hint}")
@@ -264,8 +267,11 @@ class _YamlReader:
 
 
 def _joined(text: str) -> str:
-    """Joins surrogate pairs, which PyYAML does not; a surrogate without another becomes �."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """Joins pairs of surrogates, which PyYAML does not; raises `ValueError` for a single one."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise ValueError("it has half of a surrogate pair, such as \\ud83d") from error
 
 
 _ESCAPED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -296,8 +302,8 @@ def _yaml_text(cases: Sequence[Mapping[str, Json]]) -> str:
 
     dumper.add_representer(str, represent)
     for pattern in (_INTEGER, _FLOAT):  # other readers have further numbers than YAML 1.1
-        whole = re.compile(f"(?:{pattern.pattern})$")
-        dumper.add_implicit_resolver("tag:weakincentives,number", whole, list("-+.0123456789"))
+        number = re.compile(f"(?:{pattern.pattern})$")
+        dumper.add_implicit_resolver("tag:weakincentives,number", number, list("-+.0123456789"))
     text: str = yaml.dump(
         [dict(case) for case in cases],
         Dumper=dumper,
@@ -333,7 +339,9 @@ class _JsonText:
         except json.JSONDecodeError as error:
             line = self._line(error.pos)
             self.problems.stop(line, f"invalid JSON: {error.msg} (column {error.colno})")
-        except ValueError as error:  # NaN, or an integer of thousands of digits
+        except CaseFileError:
+            raise
+        except ValueError as error:  # NaN, a surrogate, or an integer of thousands of digits
             self.problems.stop(self.first_line, f"invalid JSON: {error}")
         return node
 
@@ -374,7 +382,12 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number in JSON")
 
 
-_JSON = json.JSONDecoder(parse_constant=_refuse)
+def _finite(text: str) -> float:
+    value = float(text)
+    return _refuse(text) if math.isinf(value) else value
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def _read_json(text: str, _: Place, problems: Problems) -> Node:

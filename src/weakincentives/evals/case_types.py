@@ -70,9 +70,11 @@ def load_cases(paths: Paths, target: AnyTemplate | AnyPrompt | None) -> list[Cas
         except CaseFileError:  # `problems` has its problems
             pass
         own = sorted(problems.found, key=attrgetter("line"))
-        found += _without_repeats(own) if path.suffix == ".csv" else own
+        found += _without_repeats(own) if path.suffix.lower() == ".csv" else own
     if found:
         raise CaseFileError(*found)
+    if not cases:
+        raise ValueError("Dataset.load needs at least one path, got none")
     return [*cases.values()]
 
 
@@ -107,11 +109,22 @@ class _CaseTypes:
         required = registry.required_params.difference(bound) if registry else frozenset()
         self.required = [name for name, kind in self.params.items() if kind in required]
         self.schema = self._schema()
+        self._bytes: dict[Path, bytes] = {}
+        self._bytes_left = _MAX_BYTES
         case = self.schema["$defs"]["eval.case"]
         # An editor reads `id: 7` as a number, but the id is the text.
         texts = {"id": _TEXT, "cluster": _TEXT}
         self._case = {**case, "properties": {**case["properties"], **texts}}
         self.place = Place([self._case], self.schema)
+
+    def bytes_of(self, file: Path) -> bytes:
+        """Returns the content of a file, once for all cases; raises `_FileProblem` for too much."""
+        if file not in self._bytes:
+            self._bytes_left -= file.stat().st_size
+            if self._bytes_left < 0:
+                raise _FileProblem(f"the files of all cases have more than {_MAX_BYTES:,} bytes")
+            self._bytes[file] = file.read_bytes()
+        return self._bytes[file]
 
     def _schema(self) -> JsonSchema:
         output: list[AnyType] = [self.output.output_type] if self.output else []
@@ -250,7 +263,7 @@ class _CaseReader:
         files: dict[str, bytes] = {}
         for path, source in self.values.get("files", {}).items():
             try:
-                files |= _contents(path.replace("\\", "/"), source, folder)
+                files |= _contents(path.replace("\\", "/"), source, folder, self._types)
             except (PathError, SerdeError, OSError, _FileProblem) as error:
                 line = _at(self._nodes["files"], (path,)).line
                 self._problems.add(line, f"files: {error}")
@@ -331,7 +344,7 @@ class _FileProblem(ValueError):
     """A file of a case cannot be read."""
 
 
-def _contents(path: str, source: AnyJson, folder: Path) -> dict[str, bytes]:
+def _contents(path: str, source: AnyJson, folder: Path, types: _CaseTypes) -> dict[str, bytes]:
     """Returns the files that a case has at `path`; other files are read from `folder`."""
     limits = FilesystemLimits()
     match source:
@@ -355,7 +368,7 @@ def _contents(path: str, source: AnyJson, folder: Path) -> dict[str, bytes]:
             raise _FileProblem(f"{pattern!r} is not a file; for a folder, write '{pattern}/**'")
         if file.stat().st_size > limits.file_bytes:
             raise _FileProblem(f"{pattern!r} has more than {limits.file_bytes:,} bytes")
-        contents[normal_path(f"{path}/{name}", limits)] = file.read_bytes()
+        contents[normal_path(f"{path}/{name}", limits)] = types.bytes_of(file)
     return contents
 
 

@@ -4,15 +4,23 @@ Texts of cases, scores and errors may contain anything: both formats show them l
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from xml.sax.saxutils import escape
 
 from ..displays import code_span, escape_hidden
 from .comparisons import Comparisons
-from .reports import difference_text, summary_text, verdict_text
+from .reports import (
+    difference_text,
+    is_failing,
+    repeat_text,
+    run_problems,
+    summary_text,
+    value_text,
+    verdict_text,
+)
 from .results import Experiment, RunResult, VariantResults
-from .scores import Value
 
 __all__ = ["junit_xml", "markdown"]
 
@@ -29,14 +37,12 @@ def junit_xml(experiment: Experiment) -> Iterator[str]:
     """
     yield '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     for variant in experiment.variants.values():
-        outcomes = [_junit_outcome(variant, result)[0] for result in variant.results]
-        counts = " ".join([
-            f'{name}s="{outcomes.count(name)}"' for name in ("failure", "error")
-        ])  # fmt: skip
-        skipped, seconds = outcomes.count("skipped"), sum(it.seconds for it in variant.results)
+        count = Counter(_junit_outcome(variant, result)[0] for result in variant.results)
         yield (
-            f'<testsuite name={_attribute(variant.name)} tests="{len(variant.results)}" {counts} '
-            f'skipped="{skipped}" time="{seconds:.3f}">\n<properties>\n'
+            f'<testsuite name={_attribute(variant.name)} tests="{len(variant.results)}" '
+            f'failures="{count["failure"]}" errors="{count["error"]}" '
+            f'skipped="{count["skipped"]}" time="{sum(it.seconds for it in variant.results):.3f}">'
+            "\n<properties>\n"
         )
         for score in variant.evaluators:
             text = _attribute(summary_text(variant, score))
@@ -49,10 +55,10 @@ def junit_xml(experiment: Experiment) -> Iterator[str]:
 
 
 def _junit_test(experiment: Experiment, variant: VariantResults, result: RunResult) -> str:
-    name = result.case if experiment.repeats == 1 else f"{result.case} #{result.repeat + 1}"
+    name = f"{result.case}{repeat_text(experiment, result)}"
     outcome, text = _junit_outcome(variant, result)
     scores = [
-        f"{score}: {_value_text(value)} {result.reasons.get(score, '')}".rstrip()
+        f"{score}: {value_text(value)} {result.reasons.get(score, '')}".rstrip()
         for score, value in result.scores.items()
     ]
     first = _attribute(text.partition("\n")[0])
@@ -67,29 +73,11 @@ def _junit_test(experiment: Experiment, variant: VariantResults, result: RunResu
 def _junit_outcome(variant: VariantResults, result: RunResult) -> tuple[str, str]:
     if result.outcome == "unrun":
         return "skipped", result.error or "not run"
-    problems = "\n".join(_problems(variant, result))
+    problems = "\n".join(run_problems(variant, result))
     if result.outcome != "answered":
         return "error", problems
-    is_failure = any(_is_failing(variant, score, it) for score, it in result.scores.items())
+    is_failure = any(is_failing(variant, score, it) for score, it in result.scores.items())
     return ("failure" if is_failure else "error" if problems else ""), problems
-
-
-def _problems(variant: VariantResults, result: RunResult) -> list[str]:
-    """Returns why a run has no answer, its score errors, and its failing scores."""
-    has_failed = result.outcome in ("failed", "provider")
-    ended = [f"{result.outcome}: {result.error}"] * has_failed
-    errors = [f"{score}: {error}" for score, error in result.score_errors.items()]
-    failing = [
-        f"{score}: {_value_text(value)} {result.reasons.get(score, '')}".rstrip()
-        for score, value in result.scores.items()
-        if _is_failing(variant, score, value)
-    ]
-    return [*ended, *failing, *errors]
-
-
-def _is_failing(variant: VariantResults, score: str, value: Value) -> bool:
-    info = variant.evaluators.get(score)
-    return isinstance(value, bool) and value is not (info is None or info.scale.higher_is_better)
 
 
 def _xml(text: str) -> str:
@@ -101,16 +89,6 @@ def _xml(text: str) -> str:
 
 def _attribute(text: str) -> str:
     return f'"{_xml(text).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")}"'
-
-
-def _value_text(value: Value) -> str:
-    match value:
-        case bool():
-            return "pass" if value else "fail"
-        case float() | int():
-            return f"{value:.4g}"
-        case _:
-            return value or "not applicable"
 
 
 def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = ()) -> str:
@@ -136,17 +114,16 @@ def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = ()) ->
         (cell(variant.name), cell(run.case), cell(problem))
         for variant in (() if comparisons else variants)
         for run in variant.results
-        for problem in _problems(variant, run)
+        for problem in run_problems(variant, run)
     ]
-    text = f"### {_cell(experiment.dataset)}\n"
-    for head, rows in (
-        (("variant", "score", "result"), scores),
-        (("variant", "against", "score", "difference", "verdict"), verdicts),
-        (("variant", "case", "score", "before", "after"), [row[1] for row in changes]),
-        (("variant", "case", "problem"), problems),
+    text, limit = f"### {_cell(experiment.dataset)}\n", _MARKDOWN_CHARACTERS
+    for head, rows, most in (
+        (("variant", "score", "result"), scores, limit // 4),
+        (("variant", "against", "score", "difference", "verdict"), verdicts, limit // 4),
+        (("variant", "case", "score", "before", "after"), [row[1] for row in changes], limit),
+        (("variant", "case", "problem"), problems, limit),
     ):
-        share = _MARKDOWN_CHARACTERS // 4 if rows in (scores, verdicts) else _MARKDOWN_CHARACTERS
-        text += _table(head, rows, min(share, _MARKDOWN_CHARACTERS - len(text)))
+        text += _table(head, rows, min(most, limit - len(text)))
     return text
 
 

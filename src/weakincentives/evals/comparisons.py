@@ -203,16 +203,10 @@ def _differ(score: str, a: VariantResults, b: VariantResults) -> bool:
     return replace(first, scale=scale) != second
 
 
-def _without(variant: VariantResults, cases: Collection[str]) -> VariantResults:
-    return (
-        variant
-        if not cases
-        else replace(
-            variant,
-            cases={name: case for name, case in variant.cases.items() if name not in cases},
-            results=[result for result in variant.results if result.case not in cases],
-        )
-    )
+def _without(variant: VariantResults, left_out: Collection[str]) -> VariantResults:
+    cases = {name: case for name, case in variant.cases.items() if name not in left_out}
+    results = [result for result in variant.results if result.case not in left_out]
+    return replace(variant, cases=cases, results=results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,18 +223,19 @@ class _Rules:
             return result
         margin = scale.margin if self.margin is None else self.margin
         bounds = (0.0, 1.0) if a.is_rate or b.is_rate else scale.bounds
+        clusters = {name: case.cluster for name, case in pair.b.cases.items() if case.cluster}
         first, second = _values(pair, score)
         found = compare_scores(
             first,
             second,
             margin=margin,
-            clusters={name: case.cluster for name, case in pair.b.cases.items() if case.cluster},
+            clusters=clusters,
             bounds=bounds,
             higher_is_better=scale.higher_is_better,
         )
         if self.anytime:
             scores = [(first[case], second[case]) for case in first if case not in pair.unrun]
-            found = self._by_interval(found, scores, bounds, margin, scale)
+            found = self._by_interval(found, scores, None if clusters else bounds, margin, scale)
         elif pair.unrun:
             reason = f"runs of {count_of(len(pair.unrun), 'case')} are missing"
             found = replace(found, verdict="inconclusive", reason=reason)
@@ -257,7 +252,7 @@ class _Rules:
         """Decides by an interval that is valid at every look; an error may be any difference."""
         verdict: Verdict = "inconclusive"
         if bounds is None:
-            reason = "an interval for every look requires a score with bounds"
+            reason = "looks while runs are missing require a score with bounds, and no clusters"
             return replace(found, interval=None, p=None, verdict=verdict, reason=reason)
         width, level = abs(bounds[1] - bounds[0]), _LEVEL / self.family
         changes = [_change(one, other) for one, other in scores]

@@ -28,10 +28,19 @@ from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
 from .evaluator_keys import key_of
 from .explanations import Explanations, store_parts
-from .keys import case_digests, combined, digest, prompt_parts, variant_parts
+from .keys import case_digests, combined, digest, halves, prompt_parts, variant_parts
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
-from .results import CaseInfo, EvaluatorInfo, Experiment, RunResult, VariantResults
+from .results import (
+    NO_SCORES,
+    NO_TEXTS,
+    NO_USAGE,
+    CaseInfo,
+    EvaluatorInfo,
+    Experiment,
+    RunResult,
+    VariantResults,
+)
 from .run_logs import Line
 from .scores import EvalRun, Evaluator, Judgement, Scale, Value
 from .scoring import Kinds, Scores, check_evaluators, score
@@ -206,7 +215,7 @@ class _Evaluation:
         self._judges: dict[str, PacedAdapter] = {}
         self._infos: dict[str, EvaluatorInfo] = {}
         self._arms = self._prepare(target)
-        self._digests = self._check_cases()
+        self._cases = self._check_cases()
         types = tuple(options.get("types", ()))
         self._performer = Performer(folder / "runs", types)
         self._judging = Performer(folder / "judges", types)
@@ -260,10 +269,10 @@ class _Evaluation:
             is_judge=is_judge,
         )
 
-    def _check_cases(self) -> list[tuple[str, str]]:
-        """Returns the digests of all cases; raises `ValueError` for those that cannot be run."""
+    def _check_cases(self) -> dict[str, CaseInfo]:
+        """Returns all cases by id; raises `ValueError` for those that cannot be run."""
         problems: list[str] = []
-        digests: list[tuple[str, str]] = []
+        cases: dict[str, CaseInfo] = {}
         checked: set[tuple[object, ...]] = set()  # cases with the same types need one check
         for case in self._dataset:
             try:
@@ -275,7 +284,8 @@ class _Evaluation:
                     self._check(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
-                digests.append(case_digests(case))
+                digest = "".join(case_digests(case))
+                cases[case.id] = CaseInfo(digest=digest, cluster=case.cluster, source=case.source)
             except Exception as error:
                 place = f"{case.source}: " if case.source else ""
                 problems.append(f"{place}case {case.id!r}: {error}")
@@ -283,7 +293,7 @@ class _Evaluation:
             shown = "\n".join(problems[:_SHOWN])
             more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             raise ValueError(f"{len(problems)} cases cannot be run:\n{shown}{more}")
-        return digests
+        return cases
 
     @staticmethod
     def _check(case: Case, prompt: AnyPrompt) -> None:
@@ -319,7 +329,8 @@ class _Evaluation:
 
     async def _perform(self, number: int) -> RunResult:
         arm, index, repeat = self._job(number)
-        case, (given, judged) = self._dataset[index], self._digests[index]
+        case = self._dataset[index]
+        given, judged = halves(self._cases[case.id].digest)
         prompt, variant = arm.prompt(case)
         key = combined(variant, case.id, given, str(repeat))
         description = {
@@ -353,9 +364,9 @@ class _Evaluation:
                 outcome=performed.outcome,
                 key=key,
                 error=performed.error,
-                scores=scores.values,
-                reasons=scores.reasons,
-                score_errors=scores.errors,
+                scores=scores.values or NO_SCORES,
+                reasons=scores.reasons or NO_TEXTS,
+                score_errors=scores.errors or NO_TEXTS,
                 usage=performed.usage,
                 judges=judges,
                 seconds=performed.seconds,
@@ -375,7 +386,7 @@ class _Evaluation:
         self, task: Task, judged: str, performed: Performed
     ) -> tuple[Scores, RunUsage]:
         """Returns a run's scores, and the usage of the judges; reuses what is in its file."""
-        scores, judges = Scores(), RunUsage()
+        scores, judges = Scores(), NO_USAGE
         if performed.outcome in ("provider", "unrun"):
             return scores, judges
         missing: list[tuple[str, Evaluator]] = []
@@ -384,14 +395,14 @@ class _Evaluation:
             if (line := performed.stored.get(key)) is None:
                 missing.append((key, one))
             else:
-                judges += self._add_stored(task.case.id, one, line, scores)
+                judges = _sum(judges, self._add_stored(task.case.id, one, line, scores))
         if not missing:
             return scores, judges
         lines: dict[str, Line] = {}
         async with self._performer.restored(task, performed) as run:
             for key, one in missing:
                 new, usage = await self._score(task.case, run, one)
-                judges += usage
+                judges = _sum(judges, usage)
                 self._add(one, new, scores)
                 if not new.errors:
                     lines[key] = _line(one, new, usage)
@@ -400,7 +411,7 @@ class _Evaluation:
         return scores, judges
 
     async def _score(self, case: Case, run: EvalRun, one: Evaluator) -> tuple[Scores, RunUsage]:
-        used = RunUsage()
+        used = NO_USAGE
 
         async def ask(prompt: AnyPrompt, model: object, /) -> EvalRun:
             nonlocal used
@@ -452,7 +463,7 @@ class _Evaluation:
         scales = {name: serde.parse(Scale, it) for name, it in line.get("scales", {}).items()}
         new = Scores(values=values, reasons=line.get("reasons", {}), scales=scales)
         self._add(one, new, scores)
-        return serde.parse(RunUsage, line["usage"]) if "usage" in line else RunUsage()
+        return serde.parse(RunUsage, line["usage"]) if "usage" in line else NO_USAGE
 
     # ------------------------------------------------------------------------- the results
 
@@ -483,14 +494,14 @@ class _Evaluation:
             self._report(seconds)
 
     def _experiment(self, results: Sequence[RunResult]) -> Experiment:
-        cases = {
-            case.id: CaseInfo(digest=combined(*parts), cluster=case.cluster, source=case.source)
-            for case, parts in zip(self._dataset, self._digests, strict=True)
-        }
         for one in self._evaluators:
             self._infos.setdefault(
                 one.name, EvaluatorInfo(key=self._keys[one.name], scale=one.scale)
             )
+        # The name of an evaluator of several scores, `name.key`, is not a score.
+        groups = {name.rpartition(".")[0] for name in self._infos}
+        groups -= {name for result in results for name in result.scores}
+        infos = {name: info for name, info in self._infos.items() if name not in groups}
         step = len(self._arms)
         variants = {}
         for number, arm in enumerate(self._arms):
@@ -499,8 +510,8 @@ class _Evaluation:
             by_case = [own[index::count] for index in range(count)]
             variants[arm.name] = VariantResults(
                 name=arm.name,
-                cases=cases,
-                evaluators=self._infos,
+                cases=self._cases,
+                evaluators=infos,
                 results=[result for repeats in by_case for result in repeats],
                 settings={"model": arm.adapter.model, "tag": arm.tag},
             )
@@ -534,6 +545,10 @@ def _line(one: Evaluator, new: Scores, usage: RunUsage) -> Line:
     if usage.calls:
         line["usage"] = serde.dump(usage)
     return line
+
+
+def _sum(usage: RunUsage, more: RunUsage) -> RunUsage:
+    return usage + more if more.calls else usage  # no object of its own for each run
 
 
 def _checked(budget: Budget | None) -> Budget | None:

@@ -14,7 +14,15 @@ from ..prompt.template import AnyPrompt
 from ..record_types import is_record_type
 from .cases import Case
 
-__all__ = ["case_digests", "changed_parts", "combined", "digest", "prompt_parts", "variant_parts"]
+__all__ = [
+    "case_digests",
+    "changed_parts",
+    "combined",
+    "digest",
+    "halves",
+    "prompt_parts",
+    "variant_parts",
+]
 
 type Parts = dict[str, str]
 """Digests by name; their names say what has changed."""
@@ -26,6 +34,11 @@ def digest(*values: object) -> str:
     """Returns a short digest of values, which is the same in every process."""
     text = serde.dump_json([_stable(value) for value in values])
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def halves(digests: str) -> tuple[str, str]:
+    """Returns the two digests that were joined in one text."""
+    return digests[: len(digests) // 2], digests[len(digests) // 2 :]
 
 
 def combined(*texts: str) -> str:

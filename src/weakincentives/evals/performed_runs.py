@@ -77,11 +77,12 @@ class Performer:
     """Performs runs, whose files are in one folder; `known` are the names of those that it had."""
 
     def __init__(self, folder: Path, types: Sequence[type[object]]) -> None:
-        self._runs = folder
-        self._runs.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        # a `str`, because a `Path` keeps each of its names in memory
+        self._folder = f"{folder}{os.sep}"
         self._types = types
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
-        self.known = {entry.name for entry in os.scandir(self._runs)}
+        self.known = {entry.name for entry in os.scandir(folder)}
 
     @staticmethod
     def has_files(prompt: AnyPrompt) -> bool:
@@ -97,9 +98,10 @@ class Performer:
         # another variant can have the same key
         lock = self._locks.setdefault(task.key, asyncio.Lock())
         async with lock:
-            path = self._runs / f"{task.key}.jsonl"
+            name = f"{task.key}.jsonl"
+            path = self._folder + name
             with RunFile(path, task.description) as file:
-                end = stored_end(path) if path.name in self.known else None
+                end = stored_end(path) if name in self.known else None
                 while end is None:
                     try:
                         file.open()

@@ -3,19 +3,24 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from ..displays import count_of
+from ..displays import count_of, one_line
 from ..limits import RunUsage
 from .comparison import Comparison
 from .comparisons import Comparisons, ScoreComparison
 from .gates import rate_interval
-from .results import Experiment, ScoreSummary, VariantResults
+from .results import Experiment, RunResult, ScoreSummary, VariantResults
+from .scores import Value
 
 __all__ = [
     "comparison_lines",
     "difference_text",
     "experiment_lines",
+    "is_failing",
     "mean_text",
+    "repeat_text",
+    "run_problems",
     "summary_text",
+    "value_text",
     "verdict_text",
 ]
 
@@ -37,9 +42,22 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         yield f"{variant.name}: {ends}; these runs cost {_cost(variant.usage)}"
         for score in variant.evaluators:
             yield f"  {score}: {summary_text(variant, score)}"
+        problems = [
+            f"  {result.case}{repeat_text(experiment, result)}: {one_line(problem)}"
+            for result in variant.results
+            for problem in run_problems(variant, result)
+        ]
+        yield from problems[:_NAMED]
+        if problems[_NAMED:]:
+            yield f"  and {len(problems) - _NAMED:,} more"
     yield from experiment.notes
     if not experiment.is_complete:
         yield "The experiment is not complete."
+
+
+def repeat_text(experiment: Experiment, result: RunResult) -> str:
+    """Returns the number of a repeat, if cases have several."""
+    return f" #{result.repeat + 1}" * (experiment.repeats > 1)
 
 
 def _cost(usage: RunUsage) -> str:
@@ -151,3 +169,33 @@ def _changes_text(result: Comparison) -> str:
         between = f"{max(result.case_variance, 0):.3g} by cases"
         parts.append(f"variance {between}, {result.repeat_variance:.3g} by repeats")
     return "; ".join(parts)
+
+
+def run_problems(variant: VariantResults, result: RunResult) -> list[str]:
+    """Returns why a run has no answer, its score errors, and its failing scores."""
+    has_failed = result.outcome in ("failed", "provider")
+    ended = [f"{result.outcome}: {result.error}"] * has_failed
+    errors = [f"{score}: {error}" for score, error in result.score_errors.items()]
+    failing = [
+        f"{score}: {value_text(value)} {result.reasons.get(score, '')}".rstrip()
+        for score, value in result.scores.items()
+        if is_failing(variant, score, value)
+    ]
+    return [*ended, *failing, *errors]
+
+
+def is_failing(variant: VariantResults, score: str, value: Value) -> bool:
+    """Returns whether a score is false, or true where false is better."""
+    info = variant.evaluators.get(score)
+    return isinstance(value, bool) and value is not (info is None or info.scale.higher_is_better)
+
+
+def value_text(value: Value) -> str:
+    """Returns the text of a value, which is never empty."""
+    match value:
+        case bool():
+            return "pass" if value else "fail"
+        case float() | int():
+            return f"{value:.4g}"
+        case _:
+            return value or "not applicable"

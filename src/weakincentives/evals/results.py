@@ -10,6 +10,9 @@ from ..limits import RunUsage
 from .scores import Scale, Value
 
 __all__ = [
+    "NO_SCORES",
+    "NO_TEXTS",
+    "NO_USAGE",
     "CaseInfo",
     "EvaluatorInfo",
     "Experiment",
@@ -21,6 +24,12 @@ __all__ = [
 
 type Outcome = Literal["answered", "failed", "provider", "unrun"]
 """How a run ended: with an answer, as a run failure, as a provider failure, or not at all."""
+
+
+# shared, because they take a third of the memory of a result
+NO_SCORES: Mapping[str, Value] = {}
+NO_TEXTS: Mapping[str, str] = {}
+NO_USAGE = RunUsage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +46,11 @@ class RunResult:
     outcome: Outcome
     key: str = ""
     error: str = ""
-    scores: Mapping[str, Value] = field(default_factory=dict[str, Value])
-    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    score_errors: Mapping[str, str] = field(default_factory=dict[str, str])
-    usage: RunUsage = field(default_factory=RunUsage)
-    judges: RunUsage = field(default_factory=RunUsage)
+    scores: Mapping[str, Value] = field(default_factory=lambda: NO_SCORES)
+    reasons: Mapping[str, str] = field(default_factory=lambda: NO_TEXTS)
+    score_errors: Mapping[str, str] = field(default_factory=lambda: NO_TEXTS)
+    usage: RunUsage = NO_USAGE
+    judges: RunUsage = NO_USAGE
     seconds: float = 0.0
 
 
@@ -95,6 +104,9 @@ class VariantResults:
     evaluators: Mapping[str, EvaluatorInfo]
     results: Sequence[RunResult]
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __repr__(self) -> str:  # short, because tracebacks and event loops show it
+        return f"<VariantResults {self.name!r} of {len(self.results)} runs>"
 
     @property
     def usage(self) -> RunUsage:
@@ -174,6 +186,9 @@ class Experiment:
     reused: int = 0
     is_complete: bool = True
     notes: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        return f"<Experiment {self.dataset!r}: {', '.join(self.variants)}>"
 
     def __getitem__(self, variant: str, /) -> VariantResults:
         try:

@@ -7,7 +7,6 @@ end of a file, left by a process that was killed, is removed.
 
 import json
 import os
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +34,6 @@ type Line = dict[str, Any]  # Any: JSON values
 
 _TAIL = 8_192  # bytes; the end and the scores of most runs are shorter
 _FORMAT = 1
-_PLAIN_ROW = re.compile(rb'\{"path":"[^"\\]*","position":\d+,"line":')
 
 
 class BusyRun(Exception):
@@ -50,9 +48,9 @@ class StoredEnd:
     scores: Mapping[str, Line]
 
 
-def stored_end(path: Path) -> StoredEnd | None:
+def stored_end(path: str) -> StoredEnd | None:
     """Returns how a run ended, from the last lines of its file; `None` if it has not ended."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of a `str`
         size, length = file.seek(0, os.SEEK_END), _TAIL
         while True:
             file.seek(max(size - length, 0))
@@ -86,7 +84,7 @@ class RunFile:
     entry.
     """
 
-    path: Path
+    path: str
     description: Line
     rows: list[Row] = field(default_factory=list[Row])
     changes: list[Line] = field(default_factory=list[Line])
@@ -117,7 +115,7 @@ class RunFile:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BusyRun(str(self.path)) from None
+                raise BusyRun(self.path) from None
         self._read()
         return self
 
@@ -127,7 +125,7 @@ class RunFile:
 
         Entries after a line that cannot be read are left out. Raises `OSError` without the file.
         """
-        file = cls(path, {})
+        file = cls(str(path), {})
         with path.open("rb") as lines, suppress(ValueError, LookupError, AttributeError, TypeError):
             for line in islice(lines, 1, None):
                 file._add(json.loads(line))

@@ -2,19 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from traceback import extract_tb
 
 from ..displays import cut
 from ..errors import WeakIncentivesError, message_of, plain_text
-from ..event_loops import threads
 from ..inspection.secrets import mask_secrets
 from ..record_types import AnyType
-from ..signatures import is_coroutine_function, signature_of
+from ..signatures import signature_of
 from .cases import Case
 from .scores import (
     AskJudge,
@@ -31,7 +28,6 @@ from .scores import (
 __all__ = ["Kinds", "Scores", "check_evaluators", "score"]
 
 _MAX_TEXT = 2_000
-_READY_MADE = f"{__package__}.evaluators"  # the module whose functions do not block
 
 
 class Kinds:
@@ -74,7 +70,8 @@ def check_evaluators(evaluators: Iterable[Evaluator | Callable[..., Judgement]])
     """Returns the evaluators, with those that are plain functions named after the function.
 
     Raises `TypeError` for a function that does not take `(case, run)`, and `ValueError` for a
-    missing name and for two evaluators with the same name.
+    missing name, for two evaluators with the same name, and for names such as `a` and `a.b`,
+    because a mapping of `a` could have the key `b`.
     """
     checked: dict[str, Evaluator] = {}
     for given in evaluators:
@@ -93,6 +90,13 @@ def check_evaluators(evaluators: Iterable[Evaluator | Callable[..., Judgement]])
                 f"two evaluators have the name {one.name!r}; give one of them another name="
             )
         checked[one.name] = one
+    for name in checked:
+        parts = name.split(".")
+        if clash := checked.keys() & {".".join(parts[:end]) for end in range(1, len(parts))}:
+            raise ValueError(
+                f"the evaluator {clash.pop()!r} could give a score with the name of the evaluator "
+                f"{name!r}; rename one of them"
+            )
     return list(checked.values())
 
 
@@ -117,7 +121,8 @@ async def score(
 ) -> Scores:
     """Calls all evaluators on a run; an exception is the error of that evaluator's score.
 
-    Plain functions are called in a thread, one after another, and coroutines run at the same time.
+    Coroutines run at the same time. A plain function that blocks would keep other runs waiting, so
+    it should be a coroutine that awaits `asyncio.to_thread(…)`.
     """
     scores, kinds = Scores(), kinds or Kinds()
     called = list[Evaluator]()
@@ -130,8 +135,11 @@ async def score(
     def check(name: str, value: Value) -> None:
         kinds.check(name, value, case.id)
 
-    results = await _results(case, run, called, ask)
-    for one, result in zip(called, results, strict=True):
+    results = [_call(one, case, run, ask) for one in called]
+    waiting = [_awaited(result) for result in results if isinstance(result, Awaitable)]
+    finished = iter(await asyncio.gather(*waiting) if waiting else ())
+    for one, started in zip(called, results, strict=True):
+        result = next(finished) if isinstance(started, Awaitable) else started
         if isinstance(result, Exception):
             scores.errors[one.name] = _describe(result)
         elif not isinstance(result, Mapping):
@@ -154,12 +162,9 @@ def _add(
     if isinstance(result, Score):
         value, reason, scale = result.value, result.reason, result.scale or scale
     try:
-        if name in scores.values or name in scores.errors:
-            raise ScoreError(f"two evaluators have given the score {name!r}; rename one of them")
         checked = _checked(value, scale)
         check(name, checked)
     except Exception as error:  # such as the `OverflowError` of a large integer
-        scores.values.pop(name, None)
         scores.errors[name] = _describe(error)
         return
     scores.values[name], scores.scales[name] = checked, scale
@@ -191,41 +196,18 @@ def _checked(value: object, scale: Scale) -> Value:
     return number
 
 
-async def _results(
-    case: Case, run: EvalRun, evaluators: Sequence[Evaluator], ask: AskJudge | None
-) -> list[ScoreResult | Exception]:
-    """Returns the result or the exception of each evaluator."""
-
-    def call(one: Evaluator) -> Judgement | Exception:
-        try:
-            return one(case, run, *([ask] if one.is_judge and ask else []))
-        except Exception as error:  # reported as the score's error
-            return error
-
-    def call_blocking() -> dict[str, Judgement | Exception]:
-        return {one.name: call(one) for one in evaluators if not _is_fast(one)}
-
-    async def awaited(result: Judgement | Exception) -> ScoreResult | Exception:
-        if not isinstance(result, Awaitable):
-            return result
-        try:
-            return await result
-        except Exception as error:
-            return error
-
-    results = dict[str, Judgement | Exception]()
-    if not all(map(_is_fast, evaluators)):
-        # a plain function may block, and other runs must not wait for it
-        work = partial(copy_context().run, call_blocking)
-        results = await asyncio.get_running_loop().run_in_executor(threads(), work)
-    results |= {one.name: call(one) for one in evaluators if one.name not in results}
-    return await asyncio.gather(*[awaited(results[one.name]) for one in evaluators])
+def _call(one: Evaluator, case: Case, run: EvalRun, ask: AskJudge | None) -> Judgement | Exception:
+    try:
+        return one(case, run, ask) if one.is_judge and ask else one(case, run)
+    except Exception as error:  # reported as the score's error
+        return error
 
 
-def _is_fast(one: Evaluator) -> bool:
-    """Whether calling the evaluator does not block."""
-    module = getattr(one.function, "__module__", "")
-    return module == _READY_MADE or is_coroutine_function(one.function)
+async def _awaited(result: Awaitable[ScoreResult]) -> ScoreResult | Exception:
+    try:
+        return await result
+    except Exception as error:
+        return error
 
 
 def _describe(error: Exception) -> str:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # hide `__getattr__` from type checkers: it would accept misspelt names
     from .exports import *  # noqa: F403 - `exports` lists the names once
+    from .exports import __all__  # noqa: F401 - for `import *`
 else:
 
     def __getattr__(name: str) -> object:
         exports = import_module(".exports", __name__)
-        if name not in exports.__all__:
+        if name not in ("__all__", *exports.__all__):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(exports, name)
         return value

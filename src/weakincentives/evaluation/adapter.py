@@ -4,17 +4,11 @@ import asyncio
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from importlib import import_module
 from inspect import iscoroutinefunction, markcoroutinefunction
 from typing import Any, ClassVar, Protocol, Required, Self, TypedDict, Unpack, cast
 
@@ -64,6 +58,7 @@ __all__ = [
     "ProviderAdapter",
     "RunOptions",
     "Runnable",
+    "adapter_in",
     "bound",
     "check_arguments",
     "config_for",
@@ -71,6 +66,7 @@ __all__ = [
     "session_in",
     "source_of",
     "takes_bindings",
+    "to_adapter",
     "with_message",
 ]
 
@@ -174,11 +170,12 @@ class LoopOptions(ConversationOptions, total=False):
 class RunOptions(LoopOptions, total=False):
     """The arguments of `MainLoop.resume`, except the prompt, the suspension and the decisions.
 
-    `adapter` replaces the loop's adapter. `visibility_overrides` apply to all evaluations. A `Chat`
-    passes its `turn`, and the run that reserved the session for this one as `caller`.
+    `adapter`, or the model that it names, replaces the loop's adapter. `visibility_overrides` apply
+    to all evaluations. A `Chat` passes its `turn`, and the run that reserved the session for this
+    one as `caller`.
     """
 
-    adapter: "ProviderAdapter | None"
+    adapter: "ProviderAdapter | str | None"
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
     caller: RunToken | None
     turn: ChatTurn | None
@@ -231,6 +228,26 @@ def takes_bindings[F: AnyFunction](method: F) -> F:
         return method(self, taken, *args, **options)
 
     return cast(F, markcoroutinefunction(begin) if iscoroutinefunction(method) else begin)
+
+
+def to_adapter(adapter: object, taker: str = "adapter=") -> "ProviderAdapter":
+    """Returns an adapter that may be given as a model's name; `None` means `WINK_MODEL`."""
+    if adapter is None or isinstance(adapter, str):
+        # this layer does not know the providers
+        names = import_module("weakincentives.adapters.model_names")
+        adapter = names.adapter_for(adapter)
+    if not isinstance(adapter, ProviderAdapter):
+        raise TypeError(
+            f"{taker} takes an adapter, such as OpenAIAdapter(model), or the name of a model, got "
+            f"{adapter!r}"
+        )
+    return adapter
+
+
+def adapter_in(options: Mapping[str, object], default: "ProviderAdapter") -> "ProviderAdapter":
+    """Returns the adapter that a call's options name, or the default."""
+    adapter = options.get("adapter")
+    return default if adapter is None else to_adapter(adapter)
 
 
 def with_message[Options: ConversationOptions](
@@ -547,9 +564,7 @@ def source_of[Out](rendered: RenderedPrompt[Out]) -> Prompt[Out]:
 
 
 def config_for(
-    adapter: ConnectingAdapter,
-    rendered: AnyRenderedPrompt,
-    options: EvaluationStart,
+    adapter: ConnectingAdapter, rendered: AnyRenderedPrompt, options: EvaluationStart
 ) -> RunConfig:
     """Returns the adapter's config with an evaluation's budget and its earliest deadline."""
     config, parent = adapter.rules(), options.get("parent")

@@ -76,23 +76,14 @@ class ApprovedCalls:
         self._can_suspend = can_suspend
         self._streamed = streamed
 
-    def begin(
-        self,
-        call: ToolCall,
-        key: CallKey,
-        *,
-        is_preview: bool = False,
-    ) -> OpenCall:
+    def begin(self, call: ToolCall, key: CallKey, *, is_preview: bool = False) -> OpenCall:
         """Starts executing a call, and determines whether its nested runs can be suspended."""
         tool = self._tools.available.get(call.name)
         can_suspend = self._can_suspend and tool is not None and runs_again(tool)
         return self._log.begin_call(key, call, can_suspend=can_suspend, is_preview=is_preview)
 
     def execute(
-        self,
-        call: ToolCall,
-        key: CallKey,
-        set_running: Callable[[tuple[ToolCall, ...]], None],
+        self, call: ToolCall, key: CallKey, set_running: Callable[[tuple[ToolCall, ...]], None]
     ) -> Effects[ToolExecutionOutcome]:
         """Runs one call, once approved if it needs approval, and returns its outcome.
 
@@ -107,10 +98,7 @@ class ApprovedCalls:
         return self._tools.execute(call, self.begin(call, key))
 
     def _execute_approved(
-        self,
-        call: ToolCall,
-        key: CallKey,
-        set_running: Callable[[tuple[ToolCall, ...]], None],
+        self, call: ToolCall, key: CallKey, set_running: Callable[[tuple[ToolCall, ...]], None]
     ) -> Effects[ToolExecutionOutcome]:
         tools, reason = self._tools, ""
         call, replaced = self._with_replaced_arguments(call, key)
@@ -195,10 +183,7 @@ class ApprovedCalls:
         """
         shown, ran = self._log.shown(key), self._log.record.inside.get(key)
         latest = ran or shown
-        if latest is None or latest.arguments in (
-            call.arguments,
-            unwrap_arguments(call.arguments),
-        ):
+        if latest is None or latest.arguments in (call.arguments, unwrap_arguments(call.arguments)):
             return call, False
         replaced = latest.arguments
         is_decided = shown is None or shown.arguments != replaced

@@ -14,10 +14,10 @@ from ..prompt.template import Prompt, PromptTemplate
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.session import Session
 from ..visibility import SectionPath, SectionVisibility
-from .adapter import ProviderAdapter
+from .adapter import ProviderAdapter, adapter_in
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn, StoppedTurn, saved_conversation, unfinished_turn
-from .config import RunConfig, layered
+from .config import RunConfig, layered, with_settings
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
 from .messages import AssistantMessage, Message, UserMessage
@@ -39,7 +39,7 @@ class TurnOptions(TypedDict, total=False):
     approver: Approver | None
     suspension: Suspension | None
     decisions: Mapping[str, Decision] | None
-    adapter: ProviderAdapter | None
+    adapter: ProviderAdapter | str | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
     config: RunConfig | None
     settings: ModelSettings | None
@@ -50,7 +50,7 @@ class Chat[Out]:
 
     `loop` is a `MainLoop`, or an adapter or the name of a model for one. A template is bound
     without params. Without a session, the chat creates one. The fields of `config` replace those of
-    the loop's and the adapter's configs.
+    the loop's and the adapter's configs, and `settings` those of the loop, template and adapter.
 
     The chat stores its conversation in the session, replacing the previous version, so
     `session.snapshot().to_json()` saves the whole chat. To continue in another process, restore the
@@ -71,6 +71,7 @@ class Chat[Out]:
         *,
         session: SessionProtocol | None = None,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
     ) -> None:
         self.loop = loop if isinstance(loop, MainLoop) else MainLoop(loop)
         if isinstance(prompt, PromptTemplate):
@@ -80,7 +81,7 @@ class Chat[Out]:
                 f"Chat takes a Prompt, such as template.bind(…) returns, got {prompt!r}"
             )
         self.prompt = copy(prompt)
-        self.config = config
+        self.config = with_settings(config, settings)
         self.session: SessionProtocol = Session() if session is None else session
         prompt.declare_state(self.session)
 
@@ -195,7 +196,7 @@ class Chat[Out]:
         """Reserves the session for one turn and yields the arguments for `MainLoop.execute`."""
         options["config"] = layered(options.get("config"), self.config)
         suspension, run = options.get("suspension"), RunToken(self.prompt.name, None, streamed)
-        adapter = options.get("adapter") or self.loop.adapter
+        options["adapter"] = adapter = adapter_in(options, self.loop.adapter)
         stacks = [] if has_own_loop(adapter) else self.prompt.runs_with(self.session)
         with Reservation(run, stacks):
             saved = self._saved

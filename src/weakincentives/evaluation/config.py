@@ -26,7 +26,8 @@ class RunConfig(Layered):
     `max_result_chars` of a tool's result, with a note on how much is missing; events keep the
     complete result. `None` means no limit. `prices` returns the cost of a request, for
     `Budget.max_cost`; `weakincentives.contrib.prices.cost` is one such function. `settings`
-    determine how the model answers.
+    determine how the model answers. With `raise_handler_errors=True`, an exception in a handler
+    that is not a `ToolError` ends the run, for example in a test; by default, the model is told.
 
     An adapter, a `MainLoop`, a `Chat` and each call accept a config. For each field, the nearest
     config that was created with it applies: a call's, then the chat's or the loop's, then the
@@ -48,6 +49,7 @@ class RunConfig(Layered):
     budget: Budget | None = None
     prices: Prices | None = None
     settings: ModelSettings | None = None
+    raise_handler_errors: bool = False
 
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
@@ -105,9 +107,10 @@ def inherited(config: RunConfig | None, prices: Prices | None) -> RunConfig | No
 
 def with_settings(config: RunConfig | None, settings: ModelSettings | None) -> RunConfig | None:
     """Returns a config with these settings over its own."""
-    if settings is None or not settings.given:
+    if settings is None:
         return config
-    return layered(RunConfig(settings=settings), config)
+    nearer = RunConfig(settings=settings)
+    return layered(nearer, config) if settings.given else config
 
 
 def _check_chars(name: str, limit: int | None) -> None:

@@ -240,10 +240,7 @@ class Conversation:
         return list(turns)
 
     def _restated(
-        self,
-        rendered: AnyRenderedPrompt,
-        tools: tuple[ToolSpec, ...],
-        messages: Iterable[Message],
+        self, rendered: AnyRenderedPrompt, tools: tuple[ToolSpec, ...], messages: Iterable[Message]
     ) -> Self:
         ns, key = _name_of(rendered)
         first = self.messages[0]
@@ -380,9 +377,7 @@ def _tool_changes(
 
 
 def _without_disclosure(
-    messages: Sequence[Message],
-    rendered: AnyRenderedPrompt,
-    records: SectionRecords,
+    messages: Sequence[Message], rendered: AnyRenderedPrompt, records: SectionRecords
 ) -> tuple[list[Message], Mapping[SectionPath, str]]:
     """Returns messages without tool changes, section changes and provider items.
 
@@ -407,11 +402,7 @@ def _without_disclosure(
                         answers.append(answer)
                 if message.text or stay or not calls:
                     neutral = replace(
-                        message,
-                        tool_calls=tuple(stay),
-                        usage=TokenUsage(),
-                        wire=(),
-                        wire_format="",
+                        message, tool_calls=tuple(stay), usage=TokenUsage(), wire=(), wire_format=""
                     )
                     kept += [neutral, *answers]
             case UserMessage(refused=False):
@@ -436,10 +427,7 @@ def _answers(messages: Sequence[Message], index: int) -> list[ToolMessage]:
 
 
 def _read_path(
-    call: ToolCall,
-    answer: ToolMessage,
-    rendered: AnyRenderedPrompt,
-    records: SectionRecords,
+    call: ToolCall, answer: ToolMessage, rendered: AnyRenderedPrompt, records: SectionRecords
 ) -> SectionPath:
     """Returns the section whose current text appears only in this call's answer, otherwise `()`."""
     if call.name != READ_SECTION or not answer.success:

@@ -37,15 +37,7 @@ from .conversation import Conversation, begin, rendered_tools
 from .effects import Close, Effects
 from .errors import ChangedRunError, LimitError, PromptEvaluationError, raise_instead
 from .evaluation_events import opening_events, stop_event
-from .inner_loop import (
-    Action,
-    Finished,
-    InnerLoop,
-    ProviderRequest,
-    Restart,
-    ToolCalls,
-    TooLong,
-)
+from .inner_loop import Action, Finished, InnerLoop, ProviderRequest, Restart, ToolCalls, TooLong
 from .logged_run import (
     ACCEPT,
     Answered,
@@ -518,10 +510,7 @@ class Evaluation[Out]:
         return bool(known) and any(key in known for key in keys)
 
     def _execute_calls(
-        self,
-        calls: tuple[ToolCall, ...],
-        keys: Sequence[CallKey],
-        recorded: LoggedCall | None,
+        self, calls: tuple[ToolCall, ...], keys: Sequence[CallKey], recorded: LoggedCall | None
     ) -> Effects[tuple[Sequence[ToolExecutionOutcome], ControlFlow | UndecidedError | None]]:
         """Runs the first calls of a turn, or repeats a recorded call."""
         call = calls[0]

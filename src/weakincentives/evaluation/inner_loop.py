@@ -209,8 +209,7 @@ class InnerLoop:
         text = self._final_text()
         if missing := self._missing_part(answer, text):
             return self._repair(
-                f"{missing} Answer again.",
-                f"{missing[:-1]} after {self.repairs} repairs",
+                f"{missing} Answer again.", f"{missing[:-1]} after {self.repairs} repairs"
             )
         return self._finish(text)
 

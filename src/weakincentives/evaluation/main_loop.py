@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
-from importlib import import_module
 from typing import Unpack
 
 from ..content import Part
 from ..limits import Clock, check_count, utc_now
+from ..model_settings import ModelSettings
 from ..prompt.context import Evaluator
 from .adapter import (
     ExecutionOptions,
@@ -14,11 +14,12 @@ from .adapter import (
     Runnable,
     RunOptions,
     takes_bindings,
+    to_adapter,
     with_message,
 )
 from .approval import Decision
 from .compaction import Compaction
-from .config import RunConfig, layered
+from .config import RunConfig, layered, with_settings
 from .errors import ExpansionLimitError
 from .response import Execution, Expansion, StreamEvent
 from .run import NestedAdapter, Run
@@ -50,7 +51,8 @@ class MainLoop:
 
     If `adapter` comes from a tool handler's context, the loop's runs are nested in that tool call.
     `compaction` determines when the loop shortens a conversation; without `compaction`,
-    conversations are never shortened. The fields of `config` replace those of the adapter's config.
+    conversations are never shortened. The fields of `config` replace those of the adapter's config,
+    and `settings` replace those of the template and the adapter.
     """
 
     def __init__(
@@ -60,19 +62,11 @@ class MainLoop:
         max_expansions: int = 10,
         compaction: Compaction | None = None,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> None:
         check_count("max_expansions", max_expansions)
-        if adapter is None or isinstance(adapter, str):
-            # this layer does not know the providers
-            names = import_module("weakincentives.adapters.model_names")
-            adapter = names.adapter_for(adapter)
-        if not isinstance(adapter, ProviderAdapter):
-            raise TypeError(
-                "MainLoop takes an adapter, such as OpenAIAdapter(model), or the name of a model, "
-                f"got {adapter!r}"
-            )
-        self.adapter = adapter
+        self.adapter = to_adapter(adapter, "MainLoop")
         if not isinstance(compaction, Compaction | None):
             raise TypeError(
                 "compaction must be a Compaction, such as Compaction(at_tokens, keep_turns), got "
@@ -80,7 +74,7 @@ class MainLoop:
             )
         self.max_expansions = max_expansions
         self.compaction = compaction
-        self.config = config
+        self.config = with_settings(config, settings)
         self.clock = clock
 
     @takes_bindings
@@ -173,11 +167,7 @@ class MainLoop:
                 yield event
 
     def _run[Out](
-        self,
-        prompt: Runnable[Out],
-        options: ExecutionOptions,
-        *,
-        streamed: bool = False,
+        self, prompt: Runnable[Out], options: ExecutionOptions, *, streamed: bool = False
     ) -> Run[Out]:
         options["config"] = layered(options.get("config"), self.config)
         return Run(

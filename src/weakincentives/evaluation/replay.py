@@ -33,12 +33,7 @@ __all__ = ["Replay"]
 class Replay:
     """Repeats the calls of a suspended nested run, and records how to repeat new ones."""
 
-    def __init__(
-        self,
-        tools: ToolExecutor,
-        prompt: AnyPrompt,
-        session: SessionProtocol,
-    ) -> None:
+    def __init__(self, tools: ToolExecutor, prompt: AnyPrompt, session: SessionProtocol) -> None:
         self._tools = tools
         self._log = tools.log
         self._prompt = prompt

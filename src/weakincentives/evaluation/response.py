@@ -13,14 +13,7 @@ from ..serde.json_types import Json
 from ..serde.partial_value import Operation, PartialValue
 from .approval import Preview
 from .conversation import Conversation
-from .messages import (
-    AssistantMessage,
-    Message,
-    ToolCall,
-    ToolMessage,
-    ToolsAdded,
-    ToolsRemoved,
-)
+from .messages import AssistantMessage, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved
 
 __all__ = [
     "AnswerRejected",

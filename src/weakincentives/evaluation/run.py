@@ -29,6 +29,7 @@ from .adapter import (
     ParentRun,
     ProviderAdapter,
     Runnable,
+    adapter_in,
     bound,
     check_arguments,
     publisher,
@@ -84,7 +85,7 @@ class Run[Out]:
         check_arguments(prompt, options, known, Prompt, RenderedPrompt)
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
-        session, used = session_in(given), given.get("adapter") or adapter
+        session, used = session_in(given), adapter_in(given, adapter)
         parent = _caller(used, adapter)
         self._config = with_settings(given.get("config"), given.pop("settings", None))
         self._adapter = _plain(used)
@@ -573,7 +574,7 @@ class NestedAdapter(ProviderAdapter):
         self, prompt: Runnable[Out], options: ExecutionOptions, *, streamed: bool = False
     ) -> "Run[Out]":
         """Returns a run; an `adapter` in `options` replaces the wrapped one."""
-        adapter = options.get("adapter") or self.adapter
+        adapter = adapter_in(options, self.adapter)
         options = {**options, "adapter": replace(self, adapter=adapter)}
         return Run(self, prompt, options, restarts=_RESTARTS, clock=self.clock, streamed=streamed)
 

@@ -322,12 +322,7 @@ class RunLog:
     # ------------------------------------------------------------------------- nested runs
 
     def begin_call(
-        self,
-        key: CallKey,
-        call: ToolCall,
-        *,
-        can_suspend: bool = False,
-        is_preview: bool = False,
+        self, key: CallKey, call: ToolCall, *, can_suspend: bool = False, is_preview: bool = False
     ) -> "OpenCall":
         """Returns a new execution of a call, in which nested runs repeat their records."""
         if self._inside:
@@ -399,13 +394,7 @@ class OpenCall:
     )
 
     def __init__(
-        self,
-        log: RunLog,
-        key: CallKey,
-        call: ToolCall,
-        *,
-        can_suspend: bool,
-        is_preview: bool,
+        self, log: RunLog, key: CallKey, call: ToolCall, *, can_suspend: bool, is_preview: bool
     ) -> None:
         self.log, self.key, self.call = log, key, call
         self.can_suspend, self.is_preview = can_suspend, is_preview

@@ -59,9 +59,7 @@ class RunStream[Event](Generator[Event]):
                 self._events.close()
 
 
-def run_stream[**P, Event](
-    method: Callable[P, Generator[Event]],
-) -> Callable[P, Generator[Event]]:
+def run_stream[**P, Event](method: Callable[P, Generator[Event]]) -> Callable[P, Generator[Event]]:
     """Decorates a generator function so that it returns a `RunStream`."""
 
     @wraps(method)

@@ -34,11 +34,7 @@ class ToolSpec:
 
     def as_dict(self) -> dict[str, object]:
         """Returns the format that the providers' APIs have in common."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
 def _read_spec(value: AnyJson) -> AnyJson:

@@ -127,8 +127,7 @@ def _set_visibility(
 
 
 def section_changes(
-    before: Iterable[SectionRecord],
-    rendered: AnyRenderedPrompt,
+    before: Iterable[SectionRecord], rendered: AnyRenderedPrompt
 ) -> tuple[list[Instructions], SectionRecords]:
     """Returns instructions about changed sections, if any, and the updated records."""
     records = {record.path: record for record in before}
@@ -161,8 +160,7 @@ def section_changes(
 
 
 def _visible_texts(
-    records: SectionRecords,
-    rendered: AnyRenderedPrompt,
+    records: SectionRecords, rendered: AnyRenderedPrompt
 ) -> tuple[VisibleSections, Sequence[str]]:
     """Returns the visible sections and their current texts, including sections the model has read.
 

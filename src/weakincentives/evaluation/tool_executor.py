@@ -395,13 +395,7 @@ class ToolExecutor:
             answer=answer,
         )
         self._publish_call(
-            call,
-            started,
-            params,
-            result,
-            outcome,
-            visibility=visibility,
-            changes=performed[3],
+            call, started, params, result, outcome, visibility=visibility, changes=performed[3]
         )
         signal = performed[2]
         try:
@@ -420,6 +414,8 @@ class ToolExecutor:
             raise failure
         call = inside.call
         if not isinstance(failure, ToolError):  # whose text is for the model
+            if self._config.raise_handler_errors:
+                raise failure
             fields = {"tool_name": call.name, "call_id": call.call_id}
             _log.error("Tool handler failed", exc_info=failure, extra=fields)
         return failed(_failure_text(call.name, failure))
@@ -482,12 +478,7 @@ class ToolExecutor:
         return outcome
 
     def _outcome(
-        self,
-        call: ToolCall,
-        params: object,
-        result: _Result,
-        content: str,
-        error: Exception | None,
+        self, call: ToolCall, params: object, result: _Result, content: str, error: Exception | None
     ) -> ToolExecutionOutcome:
         """Returns the outcome of a call with its answer to the model."""
         content = self._notes.get(call.call_id, "") + sendable(content or result.message)
@@ -547,11 +538,7 @@ class ToolExecutor:
         )
 
     def _context(
-        self,
-        inside: OpenCall,
-        resources: Resources,
-        session: SessionProtocol,
-        bus: EventBus,
+        self, inside: OpenCall, resources: Resources, session: SessionProtocol, bus: EventBus
     ) -> ToolContext:
         return ToolContext(
             prompt=self._prompt,

@@ -134,10 +134,7 @@ class _Evaluation:
     """An evaluation in a log; after a restart, it continues the evaluation `before`."""
 
     def __init__(
-        self,
-        record: Record,
-        before: "_Evaluation | None",
-        totals: dict[tuple[str, str], _Total],
+        self, record: Record, before: "_Evaluation | None", totals: dict[tuple[str, str], _Total]
     ) -> None:
         self.needed: set[str] = before.needed if before else set()
         self._read: Counter[str] = Counter()  # characters in the conversation, by section

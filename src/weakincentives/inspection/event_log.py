@@ -16,14 +16,7 @@ from ..runtime.session.snapshots import type_name
 from ..serde import Json
 from ..serde.json_types import AnyJson
 
-__all__ = [
-    "LOG_START",
-    "Record",
-    "event_record",
-    "read_events",
-    "write_events",
-    "write_lines",
-]
+__all__ = ["LOG_START", "Record", "event_record", "read_events", "write_events", "write_lines"]
 
 type Record = dict[str, AnyJson]
 """An event as plain JSON values; `event` contains the name of its type."""

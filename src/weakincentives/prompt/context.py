@@ -117,14 +117,15 @@ class OutputCheck[Out](Protocol):
 class NestedOptions(TypedDict, total=False):
     """The arguments of `ToolContext.evaluate`, except the prompt.
 
-    `session` and `deadline` default to those of the call. To use another model, pass `adapter`.
+    `session` and `deadline` default to those of the call. To use another model, pass `adapter`, an
+    adapter or the model's name.
     """
 
     message: str | Sequence[Part] | None
     session: SessionProtocol
     deadline: "Deadline | None"
     budget: "Budget | None"
-    adapter: AnyEvaluator
+    adapter: AnyEvaluator | str
     settings: "ModelSettings | None"
     config: Any  # a `RunConfig`, which this layer does not know
 

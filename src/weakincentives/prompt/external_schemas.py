@@ -16,13 +16,7 @@ from math import isfinite
 from ..serde import JsonSchema, map_parts
 from ..serde.json_types import AnyJson
 
-__all__ = [
-    "ANY_NAME",
-    "SAFE_NAME",
-    "describe",
-    "to_provider_form",
-    "upgrade_dialect",
-]
+__all__ = ["ANY_NAME", "SAFE_NAME", "describe", "to_provider_form", "upgrade_dialect"]
 
 type _Schema = AnyJson  # an external schema, which can contain anything anywhere
 
@@ -35,7 +29,7 @@ _OF_OBJECTS = {"properties", "required", "additionalProperties", "minProperties"
 _BOUNDS = {"multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _OF_TYPE = {
     "string": {
-        *("pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType"),
+        *("pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType")
     },
     "number": _BOUNDS | {"format"},
     "integer": _BOUNDS | {"format"},

@@ -13,15 +13,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from inspect import Parameter
 from types import FunctionType, MappingProxyType, MethodType, NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    NamedTuple,
-    TypeVar,
-    Union,
-    get_args,
-    get_type_hints,
-)
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_type_hints
 
 from ..protocols import KindOf, SessionProtocol, StateView
 from ..record_types import AnyType, is_record_type, origin_of, unaliased, unaliased_once

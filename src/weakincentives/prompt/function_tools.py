@@ -2,25 +2,12 @@
 
 import inspect
 import re
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from types import NoneType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    TypedDict,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from .. import serde
 from ..content import Document, Image

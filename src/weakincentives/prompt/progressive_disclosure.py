@@ -204,9 +204,7 @@ def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[o
     for node in nodes.values():
         opened.render(opened.visible_sections(node))
     raise VisibilityExpansionRequired(
-        requested_overrides=requested,
-        reason=params.reason,
-        section_keys=params.section_keys,
+        requested_overrides=requested, reason=params.reason, section_keys=params.section_keys
     )
 
 

@@ -17,11 +17,12 @@ from ..locks import RunStack
 from ..protocols import SessionProtocol, StateView
 from ..record_types import AnyType, is_instance, is_record_type, is_typed_dict
 from ..resources import Bindable, ResourceContext, ResourceRegistry
+from ..signatures import did_you_mean
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .context import OutputCheck
 from .errors import PromptValidationError
 from .handlers import check_handler
-from .registry import RegistrySnapshot
+from .registry import RESERVED_TOOL_NAMES, RegistrySnapshot
 from .sections import AnySection, ParamsByType, ParamsType
 from .walk import Disclosure
 
@@ -98,8 +99,6 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
                 "resources must be a ResourceRegistry, such as ResourceRegistry.of(…), got "
                 f"{resources!r}"
             )
-        if settings is not None:
-            _check_settings(settings)
         if accept is not None:
             check_handler("accept", accept, "output: Output")
         output_type = output_type or self.inherited_arguments.get("output_type")
@@ -109,6 +108,9 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             raise PromptValidationError(
                 f"sections must be a list, such as sections=[…], got {sections!r}"
             ) from error
+        registry = RegistrySnapshot(roots)
+        if settings is not None:
+            _check_settings(settings, registry)
         values = {
             "ns": ns,
             "key": key,
@@ -120,7 +122,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             "accept": accept,
             "resources": resources or ResourceRegistry(),
             "settings": settings,
-            "registry": RegistrySnapshot(roots),
+            "registry": registry,
         }
         vars(self).update(values)  # the class is frozen
 
@@ -381,10 +383,8 @@ class Prompt(Parametrized, Generic[OutputT]):
             if kind is dict and any(map(is_typed_dict, types)):
                 kind = _typed_dict(value, types)
             if not is_record_type(kind):
-                names = ", ".join(sorted(known.__name__ for known in types)) or "none"
                 raise PromptValidationError(
-                    "Prompt expects dataclass instances.",
-                    detail=f"Got {value!r}. Pass instances of what the sections use: {names}.",
+                    "Prompt expects dataclass instances.", detail=_instead_of(value, types)
                 )
             if kind in by_type:
                 raise PromptValidationError(
@@ -407,11 +407,20 @@ type AnyTemplate = PromptTemplate[Any]
 
 
 def _overrides(
-    template: AnyTemplate,
-    store: "PromptOverridesStore | None",
-    tag: str,
+    template: AnyTemplate, store: "PromptOverridesStore | None", tag: str
 ) -> "PromptOverride | None":
     return None if store is None else store.resolve(template.descriptor, tag)
+
+
+def _instead_of(value: object, types: Iterable[ParamsType]) -> str:
+    """Returns the remedy for a value that cannot be params."""
+    names = ", ".join(sorted(known.__name__ for known in types))
+    remedy = f"Pass instances of what the sections use: {names or 'none'}."
+    if isinstance(value, type) and value in types:
+        remedy = f"Create one: {value.__name__}(…)."
+    elif isinstance(value, str) and not names:
+        remedy = "The sections take no params; pass a message to the run instead."
+    return f"Got {value!r:.200}. {remedy}"
 
 
 def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
@@ -457,8 +466,14 @@ def _output(
     return config
 
 
-def _check_settings(settings: object) -> None:
-    from ..model_settings import ModelSettings
+def _check_settings(settings: object, registry: RegistrySnapshot) -> None:
+    from ..model_settings import TOOL_CHOICES, ModelSettings
 
     if not isinstance(settings, ModelSettings):
         raise PromptValidationError(f"settings must be ModelSettings, got {settings!r}")
+    known = {*TOOL_CHOICES, *RESERVED_TOOL_NAMES, *registry.tool_paths}
+    if (choice := settings.tool_choice) is not None and choice not in known:
+        names = [*TOOL_CHOICES, *sorted(registry.tool_paths)]
+        raise PromptValidationError(
+            f"tool_choice {choice!r} is not a tool of the template; {did_you_mean(choice, names)}"
+        )

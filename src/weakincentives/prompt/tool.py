@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
 
@@ -14,7 +15,7 @@ from ..errors import SerdeError
 from ..generics import Parametrized
 from ..protocols import DeclaredState
 from ..record_types import RECORD_TYPES, is_instance, is_record_type
-from .context import BoundPrompt, ToolContext
+from .context import AnyEvaluator, BoundPrompt, NestedOptions, ToolContext
 from .errors import PromptValidationError
 from .handlers import (
     AnyHandler,
@@ -26,6 +27,7 @@ from .handlers import (
 )
 
 if TYPE_CHECKING:
+    from ..limits import Budget
     from .approval_rules import Approval
 
 __all__ = [
@@ -274,6 +276,8 @@ class Tool[P, R](Parametrized):
         accepts_overrides: bool = True,
         effect: Effect | None = None,
         approval: "Approval | None" = None,
+        budget: "Budget | None" = None,
+        adapter: AnyEvaluator | str | None = None,
     ) -> "Tool[Any, Out]":  # Any: as above
         """Returns a tool that evaluates `template`, so that an agent can delegate to another one.
 
@@ -281,10 +285,12 @@ class Tool[P, R](Parametrized):
         the template does not require any, they are a `PromptMessage` with the user's message. The
         result is the typed output, or the text. The run is nested in the call, as with
         `ToolContext.evaluate`, and its tools use the caller's resources for types that the template
-        does not bind. The tool's section also declares the template's state. By default, `effect`
-        is derived from the template's tools: `"at_most_once"` if one of them must not run twice,
-        `"undeclared"` if one of them does not declare its effect, and `"repeatable"` otherwise.
-        Raises `PromptValidationError` for a template that requires several params types.
+        does not bind. `budget` limits each call. To use another model, pass `adapter`: an adapter,
+        or the name of a model, from which each call creates an adapter. The tool's section also
+        declares the template's state. By default, `effect` is derived from the template's tools:
+        `"at_most_once"` if one of them must not run twice, `"undeclared"` if one of them does not
+        declare its effect, and `"repeatable"` otherwise. Raises `PromptValidationError` for a
+        template that requires several params types, and for a model without a known provider.
         """
         registry = template.registry
         required = registry.required_params | ({params_type} if params_type else set())
@@ -294,6 +300,10 @@ class Tool[P, R](Parametrized):
                 f"tool {name!r}: the model can supply only one params type, but the template "
                 f"{template.key!r} requires {names}; give all but one of them defaults"
             )
+        try:
+            _check_agent(budget, adapter)
+        except (TypeError, ValueError) as error:
+            raise PromptValidationError(f"tool {name!r}: {error}") from error
         if effect is None:
             effects = registry.effects
             inherited: Effect = "repeatable" if effects <= MAY_RUN_ON_FORKS else "undeclared"
@@ -301,7 +311,7 @@ class Tool[P, R](Parametrized):
         return Tool(
             name=name,
             description=description,
-            handler=PromptHandler(template),
+            handler=PromptHandler(template, budget, adapter),
             params_type=next(iter(required), PromptMessage),
             result_type=template.output_type,
             accepts_overrides=accepts_overrides,
@@ -348,17 +358,37 @@ class PromptHandler[Out]:
     """The handler of a tool created by `Tool.from_prompt`."""
 
     template: AgentTemplate[Out]
+    budget: "Budget | None" = None
+    adapter: AnyEvaluator | str | None = None
 
     async def __call__(self, params: object, /, *, context: ToolContext) -> ToolResult[Out]:
         message = params.message if isinstance(params, PromptMessage) else None
         prompt = self.template.bind(*([] if message else [params]))
-        response = await context.evaluate_async(prompt, message=message)
+        options: NestedOptions = {"message": message}
+        if self.budget is not None:
+            options["budget"] = self.budget
+        if self.adapter is not None:
+            options["adapter"] = self.adapter
+        response = await context.evaluate_async(prompt, **options)
         if self.template.output_type is None:
             return ToolResult(response.text)
         return ToolResult(response.text, response.output, exclude_value_from_context=True)
 
     def __hash__(self) -> int:
         return hash((self.template.ns, self.template.key))  # sections may be unhashable
+
+
+def _check_agent(budget: object, adapter: object) -> None:
+    """Raises `TypeError` or `ValueError` for a budget or an adapter that no run can have."""
+    if budget is not None:
+        from ..limits import check_limits
+
+        check_limits(None, budget)
+    if isinstance(adapter, str):
+        # this layer does not know the providers
+        import_module("weakincentives.adapters.model_names").read_name(adapter)
+    elif adapter is not None and (isinstance(adapter, type) or not hasattr(adapter, "evaluate")):
+        raise TypeError(f"adapter must be an adapter or the name of a model, got {adapter!r}")
 
 
 @lru_cache(maxsize=4096)

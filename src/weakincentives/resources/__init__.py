@@ -4,14 +4,7 @@ A `ResourceRegistry` defines the bindings; a `ResourceContext` creates resources
 while it is open. This package does not depend on prompts or sessions.
 """
 
-from .bindings import (
-    Bindable,
-    Binding,
-    NotIsolatedError,
-    ResourceError,
-    ResourceRegistry,
-    Scope,
-)
+from .bindings import Bindable, Binding, NotIsolatedError, ResourceError, ResourceRegistry, Scope
 from .container import CallResources, ForkedResources, ResourceContext
 from .instances import release
 

@@ -127,10 +127,7 @@ class _Exact:
                 schema = {**schema, "type": "list"}
                 write = _plain(self._dump_any, info_arg=True)
             case {"type": "decimal"} if not key:
-                lax = {
-                    **schema,
-                    "strict": False,
-                }  # strict mode would reject int and float
+                lax = {**schema, "strict": False}  # strict mode would reject int and float
                 write = _dumper(partial(_is_of, Decimal), _finite_text)
                 read = _before(_with_all_digits, lax)
                 self.has_decimals = True

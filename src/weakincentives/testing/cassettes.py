@@ -13,6 +13,7 @@ from .. import serde
 from ..adapters.core import Connection, LoopAdapter
 from ..adapters.model_names import adapter_for
 from ..content import MAX_CONTENT_BYTES, Media, MediaSupport
+from ..evaluation.adapter import source_of
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.logged_run import Answered, ProviderFailure
@@ -22,6 +23,7 @@ from ..limits import Clock, utc_now
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 from ..redaction import MASK, SECRET_NAMES, Redactor, credentials_in
+from ..signatures import did_you_mean
 from .cassette_diffs import Asked, describe_miss
 from .cassette_files import Line, Recording, Recordings
 
@@ -75,7 +77,9 @@ class Cassette(LoopAdapter):
         if mode not in (None, *_MODES):
             raise ValueError(f"mode must be 'once', 'none' or 'rewrite', got {mode!r}")
         self.mode: Mode = mode or ("none" if os.environ.get("CI") else "once")
-        self.recordings = Recordings(Path(path), frozenset(volatile), normalize or str)
+        keys = (volatile,) if isinstance(volatile, str) else volatile
+        self._volatile, self._section_keys = frozenset(keys), set[str]()
+        self.recordings = Recordings(Path(path), self._volatile, normalize or str)
         self.records = self.mode == "rewrite" or (
             self.mode == "once" and not self.recordings.path.exists()
         )
@@ -92,7 +96,10 @@ class Cassette(LoopAdapter):
     def inner(self) -> LoopAdapter:
         """The adapter that is recorded, which is created on first use if its model was named."""
         if self._adapter is None:
-            named = adapter_for(self._model_name)
+            try:
+                named = adapter_for(self._model_name)
+            except (ValueError, ImportError) as error:
+                raise type(error)(f"{error}; {self.why_recorded}") from error
             if not isinstance(named, LoopAdapter):
                 raise TypeError(f"Cassette takes adapters of this library, got {named!r}")
             self._adapter = named
@@ -107,6 +114,12 @@ class Cassette(LoopAdapter):
         if self._model_name:
             return {"model": self._model_name}
         return self.inner.identity()
+
+    @property
+    def why_recorded(self) -> str:
+        """Why the cassette needs its provider."""
+        path, reason = self.recordings.path, "" if self.mode == "rewrite" else " does not exist and"
+        return f"the cassette {path}{reason} is recorded in the mode {self.mode!r}"
 
     def check_settings(self, settings: ModelSettings) -> None:
         if self._known is not None:
@@ -133,6 +146,9 @@ class Cassette(LoopAdapter):
         return MediaSupport(types={"*": MAX_CONTENT_BYTES}, urls=(Media,))
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
+        if self._volatile:
+            for node in source_of(rendered).template.registry.sections:
+                self._section_keys |= {node.key, node.section.key}
         return _Recorder(self, rendered) if self.records else _Player(self, rendered)
 
     def __enter__(self) -> Self:
@@ -147,11 +163,21 @@ class Cassette(LoopAdapter):
         if kind is None and self.records:
             self.save()
 
+    def _unknown_keys(self) -> str:
+        """Returns what is wrong with `volatile`, if anything was asked."""
+        if not self._section_keys or not (keys := sorted(self._volatile - self._section_keys)):
+            return ""
+        nearest = did_you_mean(keys[0], sorted(self._section_keys))
+        return f"volatile={keys[0]!r} is not the key of a section; {nearest}"
+
     def save(self) -> None:
         """Writes what was recorded, in one step.
 
-        Raises `FileExistsError` if another process has recorded a file in the mode `"once"`.
+        Raises `FileExistsError` if another process has recorded a file in the mode `"once"`, and
+        `ValueError` if no prompt had a section for a key in `volatile`.
         """
+        if problem := self._unknown_keys():
+            raise ValueError(problem)
         inner = self.inner
         facts: Line = {"dynamic_tools": inner.supports_dynamic_tools}
         facts["max_result_chars"] = inner.limited(RunConfig(max_result_chars=None)).max_result_chars
@@ -198,6 +224,8 @@ class Cassette(LoopAdapter):
                 f"{place} recorded this request {times} times, but it was asked {times + 1} times"
             )
         differences = describe_miss(asked, self.recordings)
+        if problem := self._unknown_keys():
+            differences = f"- {problem}\n{differences}"
         return f"{place} has no answer to this request; {count} others are left:\n{differences}"
 
 
@@ -270,6 +298,8 @@ class _Recorder(Connection):
         except PromptEvaluationError as error:
             self._last = {"reply": serde.dump(ProviderFailure.of(error))}
             self._cassette.recordings.add(asked, self._last)
+            if error.code == "authentication":
+                error.remedy = f"{error.remedy}; {self._cassette.why_recorded}"
             raise
         self._last = {"reply": serde.dump(pieces[-1])}
         if deltas := [

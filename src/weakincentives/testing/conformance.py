@@ -19,13 +19,7 @@ from ..adapters.provider_errors import error_from_request, error_from_status
 from ..evaluation.conversation import Conversation
 from ..evaluation.inner_loop import RunConfig
 from ..evaluation.main_loop import MainLoop
-from ..evaluation.messages import (
-    AssistantMessage,
-    Instructions,
-    ToolMessage,
-    UserMessage,
-    media_of,
-)
+from ..evaluation.messages import AssistantMessage, Instructions, ToolMessage, UserMessage, media_of
 from ..evaluation.response import Completed, OutputDelta, ReasoningDelta, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.registry import RESERVED_TOOL_NAMES

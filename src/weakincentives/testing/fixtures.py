@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..evaluation.inner_loop import RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
+from ..model_settings import ModelSettings
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.renderer import AnyRenderedPrompt
@@ -107,12 +108,14 @@ class ScriptedAdapters:
         *,
         dynamic_tools: bool = True,
         config: RunConfig | None = None,
+        settings: ModelSettings | None = None,
         clock: Clock = utc_now,
     ) -> ScriptedAdapter:
         adapter = _RecordedAdapter(
             repeat(replies) if callable(replies) else replies,
             dynamic_tools=dynamic_tools,
             config=config,
+            settings=settings,
             clock=clock,
         )
         adapter.events = self.events

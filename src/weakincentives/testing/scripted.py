@@ -42,10 +42,7 @@ def say(
     """Returns the model's final reply: a text, or a value as JSON."""
     text = output if isinstance(output, str) else serde.dump_json(output)
     return AssistantMessage(
-        text=text,
-        usage=usage or TokenUsage(10, 5),
-        reasoning=reasoning,
-        citations=tuple(citations),
+        text=text, usage=usage or TokenUsage(10, 5), reasoning=reasoning, citations=tuple(citations)
     )
 
 
@@ -132,8 +129,9 @@ class ScriptedAdapter(LoopAdapter, Connection):
 
     `replies` contains the rest of the script, and `requests` contains the requests that the model
     saw. With `dynamic_tools=False`, opening a section with tools restarts the evaluation. Raises
-    `ScriptExhaustedError` if the script has no replies left, and `TypeError` for an invalid reply.
-    If `replies` is a list or a tuple, the constructor already raises this `TypeError`.
+    `ScriptExhaustedError` if the script has no replies left, `AssertionError` for a reply that
+    `tool_choice` does not allow, and `TypeError` for an invalid reply. If `replies` is a list or a
+    tuple, the constructor already raises this `TypeError`.
     """
 
     name = "scripted"
@@ -190,6 +188,7 @@ class ScriptedAdapter(LoopAdapter, Connection):
         if isinstance(reply, Exception):
             raise reply
         message = _check_reply(len(self.requests), reply)
+        _check_choice(len(self.requests), message, request.settings)
         calls = (
             replace(tool_call, call_id=tool_call.call_id or next(self._ids))
             for tool_call in message.tool_calls
@@ -199,6 +198,25 @@ class ScriptedAdapter(LoopAdapter, Connection):
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         """Like `ask`."""
         return self.ask(request)
+
+
+def _check_choice(number: int, message: AssistantMessage, settings: ModelSettings | None) -> None:
+    """Raises `AssertionError` for a complete reply without the call that the settings force."""
+    if settings is None or message.finish not in ("stop", "tool_calls"):
+        return
+    choice, names = settings.tool_choice, [call.name for call in message.tool_calls]
+    if choice == "none" and names:
+        needed = "no tool call"
+    elif settings.forces_call and not names:
+        needed = "a tool call"
+    elif settings.forces_call and choice not in ("required", *names):
+        needed = f"a call of {choice!r}"
+    else:
+        return
+    raise AssertionError(
+        f"reply {number} must have {needed} because of tool_choice={choice!r}, which providers "
+        f"enforce; got {', '.join(names) or repr(shorten(message.text, 200))}"
+    )
 
 
 def _last_words(request: ProviderRequest) -> str:

@@ -9,8 +9,8 @@ import pytest
 from support.agents import prompt, tool
 from support.claude_cli import connect
 from support.deadlines import SOON
-from support.scripted_server import Raw, Say, ScriptedServer
-from weakincentives import ModelSettings
+from support.scripted_server import Call, Raw, Say, ScriptedServer
+from weakincentives import MarkdownSection, ModelSettings, PromptTemplate, RunConfig
 from weakincentives.evaluation.errors import PromptEvaluationError
 
 VALUES: dict[str, Any] = {
@@ -63,3 +63,16 @@ def test_silent_server_ends_the_clis_request_at_its_timeout() -> None:
             adapter.evaluate(prompt())
         assert monotonic() - started < SOON
     assert caught.value.code == "timeout"
+
+
+def test_error_in_a_handler_ends_the_run_if_the_config_says_so() -> None:
+    def look(text: str) -> str:
+        """Look it up."""
+        raise LookupError(text)
+
+    section = MarkdownSection(title="Task", template="Look.", tools=[look])
+    asked = PromptTemplate(ns="tests", key="broken", sections=[section])
+    config = RunConfig(raise_handler_errors=True)
+    calls = Say(calls=(Call("mcp__wink__look", {"text": "bug"}),))
+    with ScriptedServer(calls, strict=False) as server, pytest.raises(LookupError, match="bug"):
+        connect(server, config=config).evaluate(asked)

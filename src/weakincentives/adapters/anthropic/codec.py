@@ -164,10 +164,12 @@ class MessagesCodec(Codec):
             raise ValueError(f"{by} supports cache_ttl '5m' and '1h', got {settings.cache_ttl!r}")
         if settings.reasoning == "minimal":
             raise ValueError(f"{by} does not support reasoning 'minimal'; use 'low'")
-        if settings.forces_call and settings.reasoning not in (None, "none"):
+        others: list[str] = ["tool_choice"] if settings.forces_call else []
+        others += ["temperature"] if settings.temperature not in (None, 1) else []
+        if others and settings.reasoning not in (None, "none"):
             raise ValueError(
                 f"{by} does not support reasoning={settings.reasoning!r} together with "
-                f"tool_choice={settings.tool_choice!r}; remove one of them"
+                f"{others[0]}={getattr(settings, others[0])!r}; remove one of them"
             )
 
     def encode_setting(self, name: str, value: object, tools: Collection[str]) -> JsonObject:
@@ -443,10 +445,7 @@ class MessagesCodec(Codec):
                 return ()
             case {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}:
                 return [ReasoningPiece("blocks", f"{event.get('index')}", HIDDEN)]
-            case {
-                "type": "content_block_start",
-                "content_block": {"type": "thinking"} as block,
-            } | {
+            case {"type": "content_block_start", "content_block": {"type": "thinking"} as block} | {
                 "type": "content_block_delta",
                 "delta": {"type": "thinking_delta" | "signature_delta"} as block,
             }:

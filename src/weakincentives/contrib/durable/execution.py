@@ -24,12 +24,7 @@ from ...evaluation.messages import sendable_content
 from ...evaluation.response import PromptResponse, StreamEvent
 from ...evaluation.run import Run
 from ...evaluation.stored_log import LogTable, StoredLog
-from ...evaluation.suspension import (
-    RunSuspended,
-    Suspension,
-    check_decisions,
-    replacement_issue,
-)
+from ...evaluation.suspension import RunSuspended, Suspension, check_decisions, replacement_issue
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.output import parse_output
 from ...prompt.template import Prompt
@@ -38,14 +33,7 @@ from ...runtime.session.snapshots import type_name, types_by_name
 from ...serde.json_types import AnyJson
 from .agent import AnyAgent, DurableAgent
 
-__all__ = [
-    "Record",
-    "execute_run",
-    "execute_run_async",
-    "to_execution",
-    "to_input",
-    "to_resumed",
-]
+__all__ = ["Record", "execute_run", "execute_run_async", "to_execution", "to_input", "to_resumed"]
 
 type Record = dict[str, AnyJson]
 

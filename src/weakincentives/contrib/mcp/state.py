@@ -96,10 +96,7 @@ def probe_undo(
     `change` and `read` are tool names with arguments. Afterwards, the folder is back in its
     original state. Raises `ServerError` if the server does not reply.
     """
-    with (
-        closing(Connection(lock)) as connection,
-        closing(ServerState(folder, connection)) as state,
-    ):
+    with closing(Connection(lock)) as connection, closing(ServerState(folder, connection)) as state:
 
         def call(tool: str, arguments: Mapping[str, Json]) -> ToolResult[Json]:
             work = connection.call(

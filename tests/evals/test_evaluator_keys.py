@@ -1,0 +1,280 @@
+"""An evaluator's key changes with everything that determines its scores, and only with that."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.evals.cases import Case
+from weakincentives.evals.evaluator_keys import key_of
+from weakincentives.evals.evaluators import called, contains, equals
+from weakincentives.evals.judges import Judged, PassOrFail, Verdict, judge
+from weakincentives.evals.scores import EvalRun, Evaluator, Scale
+from weakincentives.model_settings import ModelSettings
+from weakincentives.prompt import (
+    MarkdownSection,
+    OutputRejected,
+    Prompt,
+    PromptTemplate,
+    ToolContext,
+)
+from weakincentives.prompt.overrides.model import SectionOverride
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.testing import ScriptedAdapter
+
+SOURCE = """
+import re
+LIMIT = 5
+PATTERN = re.compile("tea")
+def helper(text):
+    return len(text) < LIMIT
+def make(word):
+    def check(case, run, bonus=1):
+        return helper(run.text) and word in run.text and PATTERN.search(run.text)
+    return check
+check = make("tea")
+short = (
+    lambda case, run: helper(run.text) and any(helper(word) for word in [run.text])
+    and len(run.text) < 3
+)
+"""
+
+
+def module(source: str, tmp_path: Path) -> dict[str, Any]:
+    """Imports `source` from a new file, whose source can be read."""
+    number = len(list(tmp_path.iterdir()))
+    path = tmp_path / f"evaluators_{number}.py"
+    path.write_text(source)
+    values: dict[str, Any] = {"__name__": "my_evaluators"}
+    exec(compile(source, str(path), "exec"), values)  # noqa: S102 - source of this test
+    return values
+
+
+def key(function: Callable[..., Any], **options: Any) -> str:
+    return key_of(Evaluator(function=function, name="it", **options))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LIMIT = 5", "LIMIT = 6"),
+        ('"tea")\ndef', '"tea", re.I)\ndef'),
+        ("< LIMIT", "<= LIMIT"),
+        ("bonus=1", "bonus=2"),
+        ('make("tea")', 'make("milk")'),
+        ("and word in", "and word not in"),
+    ],
+)
+def test_key_changes_with_source_closure_defaults_and_constants(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    assert SOURCE.count(old) == 1
+    first, same = (key(module(SOURCE, tmp_path)["check"]) for _ in range(2))
+    assert first == same
+    assert key(module(SOURCE.replace(old, new), tmp_path)["check"]) != first
+
+
+@pytest.mark.parametrize("has_source", [True, False])
+def test_key_of_a_lambda_changes_with_its_code(has_source: bool, tmp_path: Path) -> None:
+    def lambda_key(source: str) -> str:
+        values: dict[str, Any] = {"__name__": "shell"}
+        if has_source:
+            values = module(source, tmp_path)
+        else:
+            exec(source, values)  # noqa: S102 - source of this test
+        return key(values["short"])
+
+    assert lambda_key(SOURCE) == lambda_key(SOURCE)
+    assert lambda_key(SOURCE) != lambda_key(SOURCE.replace("< 3", "< 4"))
+    assert lambda_key(SOURCE) != lambda_key(SOURCE.replace("LIMIT = 5", "LIMIT = 6"))
+    assert lambda_key(SOURCE) == lambda_key(SOURCE.replace('make("tea")', 'make("milk")'))
+
+
+def test_key_of_the_librarys_own_functions_does_not_change_with_their_source(
+    tmp_path: Path,
+) -> None:
+    """Otherwise, each release would make all earlier results incomparable."""
+
+    def own_key(source: str) -> str:
+        function = module(source, tmp_path)["check"]
+        function.__module__ = "weakincentives.evals.evaluators"
+        return key(function)
+
+    assert own_key(SOURCE) == own_key(SOURCE.replace("and word in", "and word not in"))
+    assert own_key(SOURCE) != own_key(SOURCE.replace('make("tea")', 'make("milk")'))
+
+
+def test_key_changes_with_keyword_defaults() -> None:
+    def make(limit: int) -> Callable[..., bool]:
+        def check(case: Case, run: EvalRun, *, most: int = limit) -> bool:
+            return len(run.text) < most
+
+        return check
+
+    assert key(make(1)) != key(make(2))
+
+
+def limited(case: Case, run: EvalRun, *, limit: object = 1) -> bool:
+    return bool(limit)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | st.floats(0, 3) | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=4,
+)
+
+
+@given(PLAIN, PLAIN)
+def test_keys_of_partials_are_equal_exactly_if_their_arguments_are(one: Any, other: Any) -> None:
+    keys = [key(partial(limited, limit=limit)) for limit in (one, other)]
+    assert (keys[0] == keys[1]) is (repr(one) == repr(other))
+
+
+def test_key_changes_with_settings_bounds_and_on_failure_only() -> None:
+    plain = Evaluator(function=limited, name="it")
+    changed = [
+        replace(plain, settings={"threshold": 1}),
+        replace(plain, settings={"threshold": 2}),
+        replace(plain, scale=Scale(bounds=(0, 1))),
+        replace(plain, on_failure=True),
+    ]
+    assert len({key_of(one) for one in [plain, *changed]}) == 5
+    unchanged = replace(plain, name="other", scale=Scale(higher_is_better=False, margin=0.1))
+    assert key_of(unchanged) == key_of(plain)
+
+
+@dataclass
+class Longer:
+    than: int
+
+    def __call__(self, case: Case, run: EvalRun) -> bool:
+        return len(run.text) > self.than
+
+    def method(self, case: Case, run: EvalRun) -> bool:
+        return len(run.text) > self.than
+
+
+def test_keys_of_objects_and_methods_change_with_their_fields() -> None:
+    keys = {key(Longer(1)), key(Longer(2)), key(Longer(1).method), key(Longer(2).method)}
+    assert len(keys) == 4
+    assert key(Longer(1)) in keys
+
+
+def test_keys_of_ready_made_evaluators_change_with_their_arguments() -> None:
+    made = [
+        equals(),
+        equals("a"),
+        contains("a"),
+        contains("a", ignore_case=True),
+        called("a"),
+        called("a", {"b": 1}),
+        called("a", lambda case: {"b": 2}),
+        called("a", lambda case: {"b": 3}),
+    ]
+    assert len({key_of(one) for one in made}) == len(made)
+    assert key_of(contains("a")) == key_of(contains("a", name="other"))
+
+
+def named(model: str) -> ScriptedAdapter:
+    adapter = ScriptedAdapter([])
+    adapter.model = model
+    return adapter
+
+
+def rejects_all(output: Verdict, /, *, context: ToolContext) -> None:
+    raise OutputRejected("no")
+
+
+def template(text: str = "Judge: $output", **options: Any) -> PromptTemplate[Verdict]:
+    section = MarkdownSection[Judged](title="Task", key="task", template=text)
+    values = {"ns": "tests", "key": "judge", "sections": [section], "output_type": Verdict}
+    definition: Any = values | options
+    return PromptTemplate(**definition)
+
+
+def test_key_of_a_judge_changes_with_its_prompt_model_and_settings(tmp_path: Path) -> None:
+    store = LocalPromptOverridesStore(tmp_path)
+    store.upsert(
+        template().descriptor, SectionOverride(("task",), body="Be strict: $output"), tag="strict"
+    )
+    made = [
+        judge(template(), model="openai:gpt-5.2"),
+        judge(template(), model="openai:gpt-5.2-mini"),
+        judge(template("Grade: $output"), model="openai:gpt-5.2"),
+        judge(template(settings=ModelSettings(temperature=1)), model="openai:gpt-5.2"),
+        judge(template(output_type=PassOrFail), model="openai:gpt-5.2"),
+        judge(
+            Prompt(template(), overrides_store=store, overrides_tag="strict"),
+            model="openai:gpt-5.2",
+        ),
+        judge(template(), model=ScriptedAdapter([])),
+        judge(template(), model=ScriptedAdapter([], settings=ModelSettings(seed=1))),
+        judge(template(), model=named("gpt-5.2")),
+        judge(template(accept=rejects_all), model=ScriptedAdapter([])),
+        judge(template(), value=lambda verdict: verdict.value),
+        judge(template(), max_chars=100),
+        judge("The answer is polite."),
+        judge("The answer is short."),
+    ]
+    assert len({key_of(one) for one in made}) == len(made)
+    assert key_of(judge(template())) == key_of(judge(template()))
+
+
+def test_key_of_a_judge_without_a_model_changes_with_the_default_model() -> None:
+    without, own = judge(template()), judge(template(), model="openai:gpt-5.2")
+    models = [None, "openai:gpt-5.2", "openai:gpt-5.2-mini"]
+    assert len({key_of(without, model) for model in models}) == 3
+    assert len({key_of(own, model) for model in models}) == 1
+    assert len({key_of(equals(), model) for model in models}) == 1
+
+
+def test_key_of_a_judge_changes_when_its_override_changes(tmp_path: Path) -> None:
+    store = LocalPromptOverridesStore(tmp_path)
+    one = judge(Prompt(template(), overrides_store=store))
+    before = key_of(one)
+    store.upsert(template().descriptor, SectionOverride(("task",), body="Be strict: $output"))
+    assert key_of(one) != before
+
+
+def test_key_is_the_same_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"{SOURCE}\nWORDS = frozenset('abcdefgh')\n")
+    program = (
+        "from mine import *; from functools import partial\n"
+        "from weakincentives.evals.evaluator_keys import key_of\n"
+        "from weakincentives.evals.scores import Evaluator\n"
+        "function = partial(check, words={*'abcdefgh'}, client=object())\n"
+        "print(key_of(Evaluator(function=function, name='it')))"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert len(keys) == 1
+    assert re.fullmatch(r"[0-9a-f]{16}\n", keys.pop())
+
+
+def test_key_of_recursive_functions_and_cycles_ends() -> None:
+    def check(case: Case, run: EvalRun) -> bool:
+        return not check(case, run)
+
+    late: Any = Longer(1)
+    late.itself = late
+    assert key(check)
+    assert key(late)
