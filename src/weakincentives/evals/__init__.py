@@ -14,12 +14,15 @@ from .comparisons import (
 )
 from .experiment import EvaluateOptions, Progress, Variant, evaluate, evaluate_async
 from .experiment_files import load_experiment, save_baseline
+from .marked_tests import CaseEvaluation, EvalRule
+from .page import experiment_page
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
 from .scores import AskJudge, EvalCall, EvalRun, Evaluator, Scale, Score, evaluator
 
 __all__ = [
     "AskJudge",
     "Case",
+    "CaseEvaluation",
     "CaseFileError",
     "CaseProblem",
     "CompareOptions",
@@ -28,6 +31,7 @@ __all__ = [
     "Comparisons",
     "Dataset",
     "EvalCall",
+    "EvalRule",
     "EvalRun",
     "EvaluateOptions",
     "Evaluator",
@@ -46,6 +50,7 @@ __all__ = [
     "evaluate",
     "evaluate_async",
     "evaluator",
+    "experiment_page",
     "load_experiment",
     "save_baseline",
 ]
