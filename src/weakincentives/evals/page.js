@@ -51,7 +51,8 @@ function runButton(run) {
   const kind = isWrong(runs[run]) ? "bad" : isOdd ? "odd" : signs.includes("✓") ? "good" : "";
   const text = isAnswered ? signs || "answered" : [OUTCOMES[outcome], signs].join(" ");
   const open = () => showRun(run);
-  return make("button", {class: `chip ${kind}`, title: label, "aria-label": label, onclick: open}, text);
+  const attributes = {class: `chip ${kind}`, title: label, "aria-label": label, onclick: open};
+  return make("button", attributes, text);
 }
 
 const wordOf = (score) =>
@@ -62,7 +63,8 @@ const wordOf = (score) =>
 
 /** A mark for a value and its interval on a scale from `low` to `high`. */
 function intervalMark(value, interval, low, high, kind = "") {
-  const place = (number) => `${(100 * (Math.min(high, Math.max(low, number)) - low)) / (high - low)}%`;
+  const inside = (number) => Math.min(high, Math.max(low, number));
+  const place = (number) => `${(100 * (inside(number) - low)) / (high - low)}%`;
   const mark = make("span", {class: `interval ${kind}`, "aria-hidden": "true"});
   const add = (className, from, to) => {
     const part = make("i", {class: className});
@@ -108,32 +110,20 @@ function scoreView(score) {
   );
 }
 
-const columnHeads = (first, note = "") => {
-  const names = variants.map(({name, settings}) =>
-    make("th", {scope: "col"}, name, make("small", {}, settings.join(", "))),
-  );
-  return make("thead", {}, make("tr", {}, make("th", {scope: "col"}, first, make("small", {}, note)), names));
-};
+const head = (...content) => make("th", {scope: "col"}, ...content);
+const row = (name, cells) => make("tr", {}, make("th", {scope: "row"}, name), cells);
+const table = (kind, heads, rows) =>
+  make("table", {class: kind}, make("thead", {}, make("tr", {}, heads)), rows);
+const columnHeads = (first, note = "") => [
+  head(first, make("small", {}, note)),
+  ...variants.map(({name, settings}) => head(name, make("small", {}, settings.join(", ")))),
+];
+const scoreRow = (name, index) =>
+  row(name, variants.map((variant) => scoreView(variant.scores[index])));
 const summaries = make(
   "section",
   {class: "panel scroll", "aria-label": "scores"},
-  make(
-    "table",
-    {class: "scores"},
-    columnHeads("Score"),
-    make(
-      "tbody",
-      {},
-      scores.map((name, index) =>
-        make(
-          "tr",
-          {},
-          make("th", {scope: "row"}, name),
-          variants.map((variant) => scoreView(variant.scores[index])),
-        ),
-      ),
-    ),
-  ),
+  table("scores", columnHeads("Score"), make("tbody", {}, scores.map(scoreRow))),
 );
 
 // ------------------------------------------------------------ the table of cases
@@ -159,7 +149,8 @@ const more = make("button", {class: "more", onclick: () => addRows()}, "Show mor
 let rest = [];
 
 const textsOf = (number) =>
-  JSON.stringify([cases[number], byCase[number].flat().map((run) => runs[run].slice(3))]).toLowerCase();
+  JSON.stringify([cases[number], byCase[number].flat().map((run) => runs[run].slice(3))])
+    .toLowerCase();
 
 function fillTable() {
   const test = FILTERS[filter.value][1];
@@ -183,35 +174,28 @@ function caseRow(number) {
   const [id, cluster, source, worse, better] = cases[number];
   const change = (kind, names, word) =>
     names.length ? [" ", make("span", {class: `chip ${kind}`, title: names.join(", ")}, word)] : [];
-  return make(
-    "tr",
-    {},
-    make(
-      "th",
-      {scope: "row", title: source || null},
-      make("b", {}, id),
-      cluster ? make("small", {}, ` ${cluster}`) : null,
-      ...change("bad", worse, "worse"),
-      ...change("good", better, "better"),
-    ),
-    byCase[number].map((list) => make("td", {}, list.flatMap((run) => [runButton(run), " "]))),
+  const changes = [...change("bad", worse, "worse"), ...change("good", better, "better")];
+  const title = make("b", {title: source || null}, id);
+  const cells = byCase[number].map((list) =>
+    make("td", {}, list.flatMap((run) => [runButton(run), " "])),
   );
+  return row([title, make("small", {}, ` ${cluster}`), ...changes], cells);
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
   const here = document.activeElement;
+  if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
   if (event.key === "/" && here !== search) {
     event.preventDefault();
     search.focus();
   }
-  const step = {ArrowDown: 1, ArrowUp: -1, ArrowRight: 0, ArrowLeft: 0}[event.key];
-  if (step === undefined || !here.matches(".cases button")) return;
-  const row = here.closest("tr");
-  const inRow = [...row.querySelectorAll("button")];
-  const place = inRow.indexOf(here) + (event.key === "ArrowRight") - (event.key === "ArrowLeft");
-  const next = {1: row.nextElementSibling, [-1]: row.previousElementSibling, 0: row}[step];
-  next?.querySelectorAll("button")[place]?.focus();
+  if (!event.key.startsWith("Arrow") || !here.matches(".cases button")) return;
+  const inRow = here.closest("tr");
+  const place = [...inRow.querySelectorAll("button")].indexOf(here);
+  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key] || 0;
+  const rows = {ArrowDown: inRow.nextElementSibling, ArrowUp: inRow.previousElementSibling};
+  const target = event.key in rows ? rows[event.key] : inRow;
+  target?.querySelectorAll("button")[place + step]?.focus();
   event.preventDefault();
 });
 
@@ -257,70 +241,65 @@ function outputView(pieces) {
 const storedRun = (run) => (document.getElementById(`run-${run}`) ? data(`run-${run}`) : null);
 const outputOf = (stored) => stored?.[`t0-${stored.index.runs[0].turns.length - 1}`]?.text || "";
 
-/** A report's page for a frame; the second run's data gets ids of its own. */
+/** A report's page for a frame; the ids of the second run's data get its number. */
 function reportOf(chosen, stored) {
-  const all = stored.map(({index}, number) => ({...index.runs[0], name: nameOf(runs[chosen[number]])}));
+  const all = stored.map(({index}, number) => {
+    return {...index.runs[0], name: nameOf(runs[chosen[number]])};
+  });
   const tags = stored.flatMap((one, number) =>
-    Object.entries(one).map(([id, value]) => [id.replace(/^([et])0-/, `$1${number}-`), value]),
+    Object.entries(one)
+      .filter(([id]) => /^[et]0-\d+$/.test(id))
+      .map(([id, value]) => [id.replace("0", number), value]),
   );
-  const bodies = tags.filter(([id]) => /^[et]\d+-\d+$/.test(id));
-  const comparison = stored.length > 1 ? comparedRuns(all, stored) : null;
-  bodies.push(["index", {runs: all, comparison}]);
-  const escaped = (value) => JSON.stringify(value).replaceAll("<", "\\u003c");
-  const html = bodies.map(
-    ([id, value]) => `<script type="application/json" id="${id}">${escaped(value)}<\/script>`,
-  );
+  tags.push(["index", {runs: all, comparison: stored[1] ? comparedRuns(all, stored) : null}]);
+  const html = tags.map(([id, value]) => {
+    const text = JSON.stringify(value).replaceAll("<", "\\u003c");
+    return `<script type="application/json" id="${id}">${text}<\/script>`;
+  });
   return HEAD + html.join("\n") + TAIL;
 }
 
 function comparedRuns(all, stored) {
-  const total = (name) => all.map(({turns}) => sum(turns, name));
   const prompts = stored.map((one) => (one["e0-0"]?.text || "").split("\n"));
   const [a, b] = marked(...prompts);
   const lines = [...a.map((line) => ["-", ...line]), ...b.map((line) => ["+", ...line])];
-  const changed = lines.filter(([, , differs]) => differs);
-  return {
-    rows: [
-      ["requests", ...all.map(({turns}) => turns.filter((turn) => turn.number).length)],
-      ["calls", ...all.map(({turns}) => turns.flatMap((turn) => turn.calls).length)],
-      ["input tokens", ...total("input")],
-      ["output tokens", ...total("output")],
-      ["dollars", ...all.map(({turns}) => turns.some((it) => it.cost === null) ? null : sum(turns, "cost"))],
-      ["failed calls", ...total("failed")],
-    ],
-    prompt: changed.map(([sign, line]) => sign + line).join("\n"),
-  };
+  const names = {input: "input tokens", output: "output tokens", failed: "failed calls"};
+  const totals = Object.entries(names).map(([name, title]) => [
+    title,
+    ...all.map(({turns}) => sum(turns, name)),
+  ]);
+  const numbers = [
+    ["requests", ...all.map(({turns}) => turns.filter((turn) => turn.number).length)],
+    ["calls", ...all.map(({turns}) => turns.flatMap((turn) => turn.calls).length)],
+  ];
+  const prompt = lines.filter(([, , differs]) => differs).map(([sign, line]) => sign + line);
+  return {rows: [...numbers, ...totals], prompt: prompt.join("\n")};
 }
 
 /** Outcome, scores and reasons of one run or two, with a mark where they differ. */
 function factsTable(chosen, stored) {
-  const row = (name, cells) => {
+  const markedRow = (name, cells) => {
     const differs = cells.length > 1 && cells[0][0] !== cells[1][0];
-    const views = cells.map(([text, reason]) =>
-      make("td", {}, differs ? make("mark", {}, text) : text, reason ? block(reason, "said quiet") : ""),
-    );
-    return make("tr", {}, make("th", {scope: "row"}, name), views);
+    const cellOf = ([text, reason]) => {
+      const value = make(differs ? "mark" : "span", {}, text);
+      return make("td", {}, value, reason ? block(reason, "said quiet") : "");
+    };
+    return row(name, cells.map(cellOf));
   };
-  const cellOf = (run, number, index) => {
+  const scoreOf = (run, number, index) => {
     const score = runs[run][4][index];
     const known = stored[number]?.texts.reasons[scores[index]];
     return [wordOf(score), known || (typeof score === "string" ? score : score[1])];
   };
-  const outcomes = chosen.map((run, number) => {
-    return [OUTCOMES[runs[run][3]], stored[number]?.texts.error || runs[run][5]];
-  });
-  const heads = chosen.map((run) => make("th", {scope: "col"}, nameOf(runs[run])));
-  return make(
-    "table",
-    {class: "facts"},
-    make("thead", {}, make("tr", {}, make("th", {scope: "col"}, "Run"), heads)),
-    make(
-      "tbody",
-      {},
-      row("outcome", outcomes),
-      scores.map((name, index) => row(name, chosen.map((run, number) => cellOf(run, number, index)))),
-    ),
+  const outcomes = chosen.map((run, number) => [
+    OUTCOMES[runs[run][3]],
+    stored[number]?.texts.error || runs[run][5],
+  ]);
+  const rows = scores.map((name, index) =>
+    markedRow(name, chosen.map((run, number) => scoreOf(run, number, index))),
   );
+  const heads = [head("Run"), ...chosen.map((run) => head(nameOf(runs[run])))];
+  return table("facts", heads, make("tbody", {}, [markedRow("outcome", outcomes), ...rows]));
 }
 
 function showRun(run, other = null) {
@@ -365,7 +344,8 @@ function showRun(run, other = null) {
 
 // ------------------------------------------------------------ the page
 
-const paragraphs = (texts) => texts.filter(Boolean).map((text) => make("p", {class: "quiet"}, text));
+const paragraphs = (texts) =>
+  texts.filter(Boolean).map((text) => make("p", {class: "quiet"}, text));
 document.getElementById("head").append(...paragraphs(facts));
 if (hasChanges) sort.value = "worse";
 document.getElementById("main").append(
@@ -373,7 +353,7 @@ document.getElementById("main").append(
   summaries,
   ...paragraphs([...notes, left_out]),
   make("div", {class: "tools", role: "search"}, search, filter, sort, shown),
-  make("div", {class: "panel scroll"}, make("table", {}, columnHeads("Case", scores.length ? `each run: ${scores.join(", ")}` : ""), body)),
+  make("div", {class: "panel scroll"}, table("", columnHeads("Case", scores.join(", ")), body)),
   more,
   dialog,
 );
