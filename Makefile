@@ -138,6 +138,11 @@ test-durable: ## test durable runs by killing their processes, with SQLite and a
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
 	@.venv-durable/bin/python -m pytest -n auto --dist loadfile tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
 
+.PHONY: test-inspect
+test-inspect: ## test prompts as solvers of Inspect (325 MB) and as tasks of pydantic-evals
+	@$(MAKE) --no-print-directory .venv-inspect/.inspect-stamp VENV=.venv-inspect
+	@.venv-inspect/bin/python -m pytest tests/contrib/inspect docs/how-to/evaluate-with-other-tools.md $(PYTEST_ARGS)
+
 .PHONY: test-kills
 test-kills: ## run test-durable with all its kills: at each step, and at 200 random moments per law and database (KILLS=50 for fewer)
 	@$(MAKE) --no-print-directory test-durable FULL=yes
@@ -262,13 +267,16 @@ $(VENV)/.litellm-stamp: GROUP = run
 $(VENV)/.litellm-stamp: PIN = litellm==1.106.2
 $(VENV)/.durable-stamp: EXTRAS = durable,mcp,skills,cli
 $(VENV)/.durable-stamp: GROUP = durable
+$(VENV)/.inspect-stamp: EXTRAS = inspect
+$(VENV)/.inspect-stamp: GROUP = inspect
+$(VENV)/.inspect-stamp: PIN = inspect-ai==0.3.285
 $(VENV)/.web-stamp: EXTRAS = openai,ag-ui,cli,mcp,prices
 $(VENV)/.web-stamp: GROUP = web
 $(VENV)/.claude-stamp: EXTRAS = claude-agent-sdk
 $(VENV)/.claude-stamp: GROUP = run
 $(VENV)/.claude-stamp: PIN = claude-agent-sdk==0.2.187
 
-$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp $(VENV)/.docs-stamp $(VENV)/.litellm-stamp $(VENV)/.claude-stamp $(VENV)/.durable-stamp $(VENV)/.web-stamp: pyproject.toml | $(VENV)/.made-stamp
+$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp $(VENV)/.docs-stamp $(VENV)/.litellm-stamp $(VENV)/.claude-stamp $(VENV)/.durable-stamp $(VENV)/.inspect-stamp $(VENV)/.web-stamp: pyproject.toml | $(VENV)/.made-stamp
 	@echo "Installing the '$(GROUP)' dependencies into $(VENV) (once, and when pyproject.toml changes)"
 	@$(PIP) install --editable '.$(EXTRAS:%=[%])' --group $(GROUP) $(PIN) || { \
 		echo "Could not install into $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }

@@ -231,10 +231,13 @@ def _run_commands(example: Example) -> str | None:
     return None
 
 
-# Pages whose commands need DBOS, which `make test-durable` installs.
-collect_ignore = (
-    [] if find_spec("dbos") else ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"]
-)
+# Pages that need a package which has an environment of its own; see `make test-durable` and
+# `make test-inspect`.
+_PAGES = {
+    "dbos": ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"],
+    "inspect_ai": ["docs/how-to/evaluate-with-other-tools.md"],
+}
+collect_ignore = [page for name in _PAGES if find_spec(name) is None for page in _PAGES[name]]
 
 pytest_collect_file = (
     Sybil(

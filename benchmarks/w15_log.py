@@ -13,11 +13,11 @@ from time import process_time
 from benchmarks.measure import MICRO, SINGLE_ROUND, Row, measure_cpu
 from benchmarks.tools import Instant, template
 from benchmarks.w3_tool_calls import ARGUMENTS, search
-from weakincentives.contrib.durable.stored_log import NewAttempt, Place, StoredLog
-from weakincentives.contrib.durable.stored_log import Row as Line
 from weakincentives.evaluation.adapter import ExecutionOptions
 from weakincentives.evaluation.main_loop import Execution
 from weakincentives.evaluation.run import Run
+from weakincentives.evaluation.stored_log import NewAttempt, Place, StoredLog
+from weakincentives.evaluation.stored_log import Row as Line
 from weakincentives.limits import utc_now
 from weakincentives.prompt import Prompt
 from weakincentives.runtime.session import Session

@@ -52,6 +52,7 @@ FOREIGN = set(
     SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows
     engine_kwargs
     function_name global_concurrency list_workflow_steps partition_concurrency queue_partition_key
+    eval_set LimitExceededError
     DeferredToolRequests HumanInTheLoopMiddleware ToolNode __interrupt__ handoff_description
     interrupt_on interruptions last_agent needs_approval requires_approval
     FallbackModel ModelFallbackMiddleware ModelRetry SummarizationMiddleware UsageLimits as_tool

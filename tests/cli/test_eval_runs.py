@@ -295,8 +295,8 @@ def test_baseline_is_written_by_its_option_only_and_the_changes_are_shown(wink: 
 
 
 def test_variant_is_compared_with_its_namesake_in_the_baseline(wink: Wink) -> None:
-    options = (*SCORED, "--variant", "base", "--variant", "bad:temperature=1.5")
-    options = (*options, "--baseline", "baseline.json")
+    variants = ("--variant", "base", "--variant", "bad:temperature=1.5")
+    options = (*SCORED, *variants, "--baseline", "baseline.json")
     assert wink(*options, "--write-baseline").returncode == 0
     done = wink(*options)
     assert "bad against bad: 2 cases; p-values are corrected for 2 comparisons" in done.stdout
@@ -305,8 +305,8 @@ def test_variant_is_compared_with_its_namesake_in_the_baseline(wink: Wink) -> No
 
 
 def test_baseline_is_kept_if_the_budget_ends_before_the_runs(wink: Wink) -> None:
-    options = (*SCORED[:3], "--adapter", "faq:priced_model", "--concurrency", "1")
-    options = (*options, "--baseline", "baseline.json", "--write-baseline")
+    model = ("--adapter", "faq:priced_model", "--concurrency", "1")
+    options = (*SCORED[:3], *model, "--baseline", "baseline.json", "--write-baseline")
     done = wink(*options, "--budget", "1")
     assert done.returncode == 2
     assert "base: 1 answered, 1 unrun" in done.stdout

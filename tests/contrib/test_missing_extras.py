@@ -15,6 +15,7 @@ NEEDS = [
     ("yaml", "import weakincentives.contrib.skills.export", "skills"),
     ("ag_ui", "import weakincentives.contrib.ag_ui", "ag-ui"),
     ("genai_prices", "import weakincentives.contrib.prices", "prices"),
+    ("inspect_ai", "import weakincentives.contrib.inspect", "inspect"),
     ("opentelemetry", "import weakincentives.contrib.otel", "otel"),
     ("dbos", "from weakincentives.contrib.durable import install; install({})", "durable"),
 ]

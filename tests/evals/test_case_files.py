@@ -590,6 +590,12 @@ def test_csv_may_have_a_byte_order_mark_crlf_and_separators_in_quotes(tmp_path: 
     assert [case.source.rpartition(":")[2] for case in dataset] == ["2", "5"]
 
 
+def test_csv_ids_are_text_even_if_they_look_like_json(tmp_path: Path) -> None:
+    text = 'id,cluster,params.text\n"""0""","[1]",x\n'
+    [case] = load(tmp_path, text, "cases.csv")
+    assert (case.id, case.cluster) == ('"0"', "[1]")
+
+
 def test_all_problems_of_csv_are_reported_once_with_line_and_column(tmp_path: Path) -> None:
     text = 'id,params.cnt,foo,id,metadata.x\n1,2,3,4,5\n6,a"b,8,9,1\n77,"a"b,8,9,1\n8,x,y\n'
     quote = 'a quote is not closed or misplaced; in a cell in quotes, write "" for a quote'

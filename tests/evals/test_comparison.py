@@ -44,7 +44,8 @@ def clusters(letters: str) -> Mapping[str, str]:
 
 
 def about(*values: float) -> Any:
-    return pytest.approx(values if len(values) > 1 else values[0], abs=TOLERANCE)
+    first, *others = values
+    return pytest.approx(values if others else first, abs=TOLERANCE)
 
 
 def test_paired_t_finds_what_unpaired_tests_miss() -> None:

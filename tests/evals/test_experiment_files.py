@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.eval_results import experiment, variant
@@ -61,6 +61,7 @@ RESULTS = st.builds(
 
 
 @given(RESULTS, TEXTS)
+@example(RunResult(case="", repeat=0, outcome="answered", reasons={"\ud800": "\ud800"}), "\udfff")
 def test_all_texts_and_numbers_survive(result: RunResult, name: str) -> None:
     result = replace(result, case=name)
     one = replace(variant(name, {"ok": "1"}), cases={name: CaseInfo(digest=name)}, results=[result])

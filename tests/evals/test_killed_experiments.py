@@ -37,7 +37,7 @@ def test_an_experiment_that_is_killed_pays_for_no_answer_twice(tmp_path: Path) -
     killed.mkdir()
     expected, requests = finish(whole)
     assert requests == eval_program.CASES * eval_program.ANSWERS
-    moments = random.Random(41)
+    moments = random.Random(41)  # noqa: S311 - when to kill
     for _ in range(KILLS):
         process = start(killed)
         assert process.stdout is not None

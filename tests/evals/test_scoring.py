@@ -170,7 +170,7 @@ def test_failed_run_is_missing_from_the_score_instead_of_inapplicable() -> None:
 def test_failed_run_reaches_the_evaluators_that_ask_for_it() -> None:
     @evaluator(on_failure=True)
     def failure_code(case: Case, run: EvalRun) -> str:
-        assert run.error is not None
+        assert isinstance(run.error, PromptEvaluationError)
         return run.error.code
 
     scores = scored(failure_code, equals(), called("search"), run=run_of(error=FAILURE))

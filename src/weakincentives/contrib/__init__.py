@@ -1,1 +1,1 @@
-"""Integrations that need an extra: AG-UI, durable runs, OpenTelemetry, MCP, prices and skills."""
+"""Integrations, each with an extra: AG-UI, DBOS, Inspect, MCP, OpenTelemetry, prices, skills."""

@@ -6,8 +6,8 @@ Texts of cases, scores and errors may contain anything: both formats show them l
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from html import escape
 from statistics import fmean
-from xml.sax.saxutils import escape
 
 from ..displays import code_span, escape_hidden
 from .comparisons import Comparisons
@@ -84,11 +84,11 @@ def _xml(text: str) -> str:
     def escaped(match: re.Match[str]) -> str:
         return match[0].encode("unicode_escape").decode()
 
-    return escape(_NOT_XML.sub(escaped, text), {"\r": "&#13;"})
+    return escape(_NOT_XML.sub(escaped, text)).replace("\r", "&#13;")
 
 
 def _attribute(text: str) -> str:
-    return f'"{_xml(text).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")}"'
+    return f'"{_xml(text).replace("\n", "&#10;").replace("\t", "&#9;")}"'
 
 
 def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = ()) -> str:

@@ -6,7 +6,7 @@ answer. A run that has ended there is not performed again, and one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
 from .evaluator_keys import key_of
 from .explanations import Explanations, store_parts
+from .judges import model_of
 from .keys import case_digests, combined, digest, halves, prompt_parts, variant_parts
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
@@ -42,7 +43,7 @@ from .results import (
     VariantResults,
 )
 from .run_logs import Line
-from .scores import EvalRun, Evaluator, Judgement, Scale, Value
+from .scores import EvalRun, Evaluator, Judgement, Scale, ScoreError, Value
 from .scoring import Kinds, Scores, check_evaluators, score
 
 __all__ = ["EvaluateOptions", "Progress", "Target", "Variant", "evaluate", "evaluate_async"]
@@ -208,7 +209,8 @@ class _Evaluation:
         if not len(dataset):
             raise ValueError(f"the dataset {dataset.name!r} has no cases")
         self._evaluators = check_evaluators(options.get("evaluators", ()))
-        self._keys = {one.name: key_of(one) for one in self._evaluators}
+        model = options.get("model")
+        self._keys = {one.name: key_of(one, model) for one in self._evaluators}
         self._kinds = Kinds()
         self._ledger = Ledger(_checked(options.get("budget")))
         self._paces: dict[str, Pace] = {}
@@ -451,17 +453,24 @@ class _Evaluation:
         scores.errors |= new.errors
         for name in (*new.values, *new.errors):
             if name not in self._infos or name in new.scales:
-                self._infos[name] = EvaluatorInfo(
-                    key=self._keys[one.name], scale=new.scales.get(name, one.scale)
-                )
+                self._infos[name] = self._info(one, new.scales.get(name, one.scale))
+
+    def _info(self, one: Evaluator, scale: Scale) -> EvaluatorInfo:
+        judge = self._judge(model_of(one)).model if one.is_judge else ""
+        return EvaluatorInfo(key=self._keys[one.name], scale=scale, judge=judge)
 
     def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> RunUsage:
         """Adds scores from a run's file; returns the usage of the judge."""
+        scales = {name: serde.parse(Scale, it) for name, it in line.get("scales", {}).items()}
+        new = Scores(values={}, reasons=line.get("reasons", {}), scales=scales)
         values: dict[str, Value] = line["values"]
         for name, value in values.items():
-            self._kinds.check(name, value, case_id)
-        scales = {name: serde.parse(Scale, it) for name, it in line.get("scales", {}).items()}
-        new = Scores(values=values, reasons=line.get("reasons", {}), scales=scales)
+            try:
+                self._kinds.check(name, value, case_id)
+            except ScoreError as error:
+                new.errors[name] = str(error)
+            else:
+                new.values[name] = value
         self._add(one, new, scores)
         return serde.parse(RunUsage, line["usage"]) if "usage" in line else NO_USAGE
 
@@ -495,9 +504,7 @@ class _Evaluation:
 
     def _experiment(self, results: Sequence[RunResult]) -> Experiment:
         for one in self._evaluators:
-            self._infos.setdefault(
-                one.name, EvaluatorInfo(key=self._keys[one.name], scale=one.scale)
-            )
+            self._infos.setdefault(one.name, self._info(one, one.scale))
         # The name of an evaluator of several scores, `name.key`, is not a score.
         groups = {name.rpartition(".")[0] for name in self._infos}
         groups -= {name for result in results for name in result.scores}
@@ -527,7 +534,7 @@ class _Evaluation:
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
         )
 
-    def _notes(self, names: Collection[str]) -> Iterator[str]:
+    def _notes(self, names: set[str]) -> Iterator[str]:
         if self._explanations is not None:
             yield from self._explanations.notes()
         if others := len(self._performer.known - names):

@@ -1,8 +1,8 @@
 """Saves experiments as JSON with all scores by case and repeat, and loads them."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from .. import serde
 from ..atomic_writes import replacing
 from ..displays import escape_hidden
-from ..errors import SerdeError
 from ..serde.json_types import AnyJson
 from .results import Experiment
 
@@ -65,13 +64,14 @@ def load_experiment(path: str | Path) -> Experiment:
 
 def parse_experiment(text: str) -> Experiment:
     """Reads an experiment from its JSON; raises various errors if it is not an experiment's."""
-    data = json.loads(text)
+    data, has_surrogates = json.loads(text), re.search(r"\\u[dD]", text) is not None
     version = data.pop("version")
     for variant in data["variants"].values():
         variant.pop("summaries", None)
     if version != _VERSION:
         raise ValueError(f"version must be {_VERSION}, got {version!r}")
-    experiment: Experiment = _with_text(serde.parse(Experiment, _with_text(data, _hide)), _reveal)
+    parsed = serde.parse(Experiment, _with_text(data, _hide) if has_surrogates else data)
+    experiment: Experiment = _with_text(parsed, _reveal) if has_surrogates else parsed
     return experiment
 
 
@@ -85,8 +85,8 @@ def _line(value: AnyJson) -> str:
     return escape_hidden(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-# pydantic does not accept lone surrogates, which models and JSON can contain. In between, each
-# character is replaced by the characters of its UTF-8 bytes, which leaves ASCII as it is.
+# pydantic rejects lone surrogates, which models and JSON can contain, and replaces those in keys.
+# For it, each character becomes the characters of its UTF-8 bytes, which leaves ASCII as it is.
 def _hide(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
@@ -96,7 +96,7 @@ def _reveal(text: str) -> str:
 
 
 def _dump(value: object) -> Any:
-    with suppress(SerdeError):  # which is faster
+    if r"\ud" not in repr(value):  # `repr` escapes surrogates
         return serde.dump(value)
     return _with_text(serde.dump(_with_text(value, _hide)), _reveal)
 

@@ -54,18 +54,19 @@ def stored_end(path: str) -> StoredEnd | None:
         size, length = file.seek(0, os.SEEK_END), _TAIL
         while True:
             file.seek(max(size - length, 0))
-            end = _end_in(file.read(), whole=length >= size)
-            if end is not None or length >= size:
+            has_all = length >= size
+            end = _end_in(file.read(), first_is_cut=not has_all)
+            if end is not None or has_all:
                 return end
             length *= 16
     return None
 
 
-def _end_in(data: bytes, *, whole: bool) -> StoredEnd | None:
+def _end_in(data: bytes, *, first_is_cut: bool) -> StoredEnd | None:
     lines = data.split(b"\n")
     ended: Line | None = None
     scores: dict[str, Line] = {}
-    for line in lines if whole else lines[1:]:
+    for line in lines[first_is_cut:]:
         if line.startswith((b'{"ended"', b'{"scores"')):
             with suppress(ValueError):
                 value: Line = json.loads(line)
