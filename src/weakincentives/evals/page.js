@@ -3,6 +3,7 @@
 const {title, facts, notes, left_out, scores, variants, cases, runs, comparisons} = data("index");
 const [HEAD, TAIL] = data("frame");
 const ROWS_AT_ONCE = 200;
+const SANDBOX = "allow-scripts allow-popups allow-popups-to-escape-sandbox"; // for links
 const LARGEST_DIFF = 4e6; // pairs of words or lines
 const OUTCOMES = {
   answered: "answered",
@@ -321,7 +322,7 @@ function showRun(run, other = null) {
   const outputs = stored.map((one) => wordsOf(outputOf(one)));
   const pieces = outputs[1] ? marked(...outputs) : [outputs[0].map((word) => [word, 0])];
   const known = stored.filter(Boolean);
-  const frame = make("iframe", {title: `report of ${id}`, sandbox: "allow-scripts"});
+  const frame = make("iframe", {title: `report of ${id}`, sandbox: SANDBOX});
   if (known.length === stored.length) frame.srcdoc = reportOf(chosen, stored);
   dialog.replaceChildren(
     make(
