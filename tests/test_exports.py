@@ -229,6 +229,7 @@ EXPORTS = {
     "weakincentives.evals": [
         "AskJudge",
         "Case",
+        "CaseEvaluation",
         "CaseFileError",
         "CaseProblem",
         "CompareOptions",
@@ -237,6 +238,7 @@ EXPORTS = {
         "Comparisons",
         "Dataset",
         "EvalCall",
+        "EvalRule",
         "EvalRun",
         "EvaluateOptions",
         "Evaluator",
@@ -255,6 +257,7 @@ EXPORTS = {
         "evaluate",
         "evaluate_async",
         "evaluator",
+        "experiment_page",
         "load_experiment",
         "save_baseline",
     ],

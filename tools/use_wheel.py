@@ -26,11 +26,9 @@ if response.output != Answer("hello"):
     sys.exit(f"the wheel answered {response.output!r}")
 
 files = {str(file) for file in distribution("weakincentives").files or ()}
-page = ("report.html", "report.css", "report.js", "report_views.js")
-needed = {
-    f"weakincentives/{name}"
-    for name in ("py.typed", "llms.md", *(f"inspection/{it}" for it in page))
-}
+page = ("report.html", "report.css", "elements.js", "report.js", "report_views.js")
+pages = (*(f"inspection/{it}" for it in page), "evals/page.css", "evals/page.js")
+needed = {f"weakincentives/{name}" for name in ("py.typed", "llms.md", *pages)}
 if missing := needed - files:
     sys.exit(f"the wheel lacks {sorted(missing)}")
 ours = {name for name in files if name.startswith("weakincentives/")}

@@ -16,6 +16,7 @@ from .network_guard import guard_network
 if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
 
+    from .evals.marked_tests import CaseEvaluation, MarkedTest
     from .runtime.session import Session
     from .testing.fixtures import Cassettes, PromptsWithOverrides, ScriptedAdapters
     from .testing.recorded_events import RecordedEvents
@@ -28,9 +29,14 @@ _OVERRIDES_MARKER = (
     "stored under this tag, in the repository at root, by default pytest's rootdir; "
     "fails if one of them is stale or none is stored"
 )
+_EVAL_MARKER = (
+    "wink_eval(cases, repeats=1, share=None, fail_under=None, margin=None): runs the test for each "
+    "case of a dataset, with the fixture evaluation; see EvalRule in weakincentives.evals"
+)
 _FIXTURES = frozenset(
     {
         "cassette",
+        "evaluation",
         "function_adapter",
         "prompt_snapshot",
         "scripted_adapter",
@@ -47,6 +53,7 @@ _COUNTS = pytest.StashKey[dict[str, dict[str, list[int]]]]()
 _SCRIPTS = pytest.StashKey["ScriptedAdapters"]()
 _PASSED = pytest.StashKey[bool]()
 _UNPLAYED = pytest.StashKey[list[str]]()
+_EVALUATION = pytest.StashKey["CaseEvaluation"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in (_LIVE_MARKER, _OVERRIDES_MARKER):
+    for marker in (_LIVE_MARKER, _OVERRIDES_MARKER, _EVAL_MARKER):
         config.addinivalue_line("markers", marker)
     network = config.getini("wink_network")
     if network not in _NETWORKS:
@@ -82,6 +89,21 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     config.stash[_COUNTS] = {}
     config.stash[_UNPLAYED] = []
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Evals())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes a test of each case of a marked test, which also says how many cases there are."""
+    marker = metafunc.definition.get_closest_marker("wink_eval")
+    if marker is None or "evaluation" not in metafunc.fixturenames:
+        return
+    from .evals.marked_tests import CaseEvaluation, EvalRule
+
+    rule = EvalRule(*marker.args, **marker.kwargs)
+    values = [CaseEvaluation(rule, index) for index in range(len(rule.cases))]
+    ids = [case.id for case in rule.cases]
+    metafunc.parametrize("evaluation", values, indirect=True, ids=ids)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -138,12 +160,16 @@ def _may_use_network(item: pytest.Item) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Guards a test that uses our fixtures; fails the test for a useless mark or unused replies."""
-    if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(
-        item, "fixturenames", ()
-    ):
+    fixtures = getattr(item, "fixturenames", ())
+    if item.get_closest_marker("wink_overrides") and "wink_overrides" not in fixtures:
         pytest.fail(
             "marked wink_overrides, but it does not use the fixture of that name; "
             "create its prompts with the fixture",
+            pytrace=False,
+        )
+    if item.get_closest_marker("wink_eval") and "evaluation" not in fixtures:
+        pytest.fail(
+            "marked wink_eval, but it does not use the fixture evaluation; run its cases with it",
             pytrace=False,
         )
     if _is_confined(item):
@@ -151,6 +177,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             result = yield
     else:
         result = yield
+    if (evaluation := item.stash.get(_EVALUATION, None)) and evaluation.experiment is None:
+        pytest.fail(
+            "the test evaluated nothing: call evaluation.evaluate(…), or await "
+            "evaluation.evaluate_async(…) in an async test that a plugin such as anyio runs",
+            pytrace=False,
+        )
     if _SCRIPTS in item.stash and (left := item.stash[_SCRIPTS].remaining_replies()):
         pytest.fail(left, pytrace=False)
     return result
@@ -164,6 +196,11 @@ def pytest_runtest_makereport(
     report = yield
     if report.when == "call":
         item.stash[_PASSED] = report.passed
+        if evaluation := item.stash.get(_EVALUATION, None):
+            name = getattr(item, "originalname", item.name)
+            test = item.nodeid.removesuffix(item.name) + name
+            # pytest-xdist sends all attributes of a report to the process with the terminal
+            vars(report)["wink_eval"] = evaluation.as_report(test)
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
             from .testing.recorded_events import event_line
@@ -188,6 +225,34 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     getattr(session.config, "workeroutput", {})["wink_coverage"] = session.config.stash[_COUNTS]
+
+
+class _Evals:
+    """Collects the cases that marked tests evaluate, also in workers, and checks their gates."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, MarkedTest] = {}
+        self.lines: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (sent := getattr(report, "wink_eval", None)) is not None:
+            from .evals.marked_tests import MarkedTest
+
+            name, index, *facts, text = sent
+            self.tests.setdefault(name, MarkedTest(name, *facts)).ran[index] = text
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        for test in self.tests.values():
+            lines, holds = test.report()
+            self.lines += lines
+            if not holds and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.lines:
+            terminalreporter.write_sep("=", "evals")
+        for line in self.lines:
+            terminalreporter.write_line(line)
 
 
 def _count(config: pytest.Config, counted: dict[str, dict[str, list[int]]]) -> None:
@@ -298,6 +363,20 @@ def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
 
     # the inner function has the marker's name, which appears in errors
     return wink_overrides(*marker.args, **marker.kwargs) if marker else wink_overrides()
+
+
+@pytest.fixture
+def evaluation(request: pytest.FixtureRequest) -> "Generator[CaseEvaluation]":
+    """Runs a case of a test marked `wink_eval`: `evaluation.evaluate(template, model=…)`.
+
+    The arguments are those of `weakincentives.evals.evaluate`, except the dataset and the repeats,
+    which the marker has. All cases of the test are one experiment, which pytest reports at the end.
+    """
+    if not hasattr(request, "param"):
+        pytest.fail("mark the test with wink_eval(cases) to use evaluation", pytrace=False)
+    request.node.stash[_EVALUATION] = request.param
+    yield request.param
+    del request.node.stash[_EVALUATION]
 
 
 @pytest.fixture

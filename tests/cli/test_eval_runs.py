@@ -234,12 +234,13 @@ def test_failing_provider_ends_with_2_and_its_key_is_in_no_file(wink: Wink) -> N
             *("eval", "faq:template", "cases.yaml", "--evaluators", "faq:correct"),
             *("--model", "openai:m", "--api", "chat", "--base-url", server.openai_url),
             *("--json", "out.json", "--junit", "out.xml", "--markdown", "out.md"),
+            *("--html", "out.html"),
             OPENAI_API_KEY=key,
         )
     assert done.returncode == 2
     assert "0 of 2 scored" in done.stdout
     files = [path for path in wink.folder.rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"out.json", "out.xml", "out.md"}
+    assert {path.name for path in files} >= {"out.json", "out.xml", "out.md", "out.html"}
     for text in (done.stdout, done.stderr, *[path.read_text() for path in files]):
         assert key not in text
 
@@ -384,6 +385,23 @@ def test_reports_are_written_and_the_second_run_asks_nothing(wink: Wink) -> None
         # the first line of the JSON is about this session
         kept = [re.sub(TIMES, "", text.partition("\n")[2]) for text in (one, other)]
         assert kept[0] == kept[1]
+
+
+def test_page_has_the_reports_of_all_runs_and_is_written_by_compare_too(wink: Wink) -> None:
+    variants = ("--variant", "base", "--variant", "bad:temperature=1.5")
+    done = wink(*SCORED, *variants, "--json", "out.json", "--html", "out.html")
+    assert done.returncode == 0, done.stderr
+    text = (wink.folder / "out.html").read_text()
+    assert text.count('id="run-') == 4
+    assert "bad and base" in text or "whether bad is better or worse than base" in text
+    compared = ("compare", "out.json:base", "out.json:bad", "--html", "two.html")
+    assert wink(*compared).returncode == 0
+    two = (wink.folder / "two.html").read_text()
+    assert two.count('id="run-') == 4
+    (wink.folder / "old.json").write_bytes((wink.folder / "out.json").read_bytes())
+    options = ("--baseline", "old.json", "--html", "baseline.html")
+    assert wink(*SCORED, *options).returncode == 0
+    assert "base (A)" in (wink.folder / "baseline.html").read_text()
 
 
 TIMES = r'(?<="seconds": )[0-9.e-]+|(?<=time=")[0-9.]+'

@@ -44,6 +44,7 @@ _FailUnderRate = Annotated[
 _Json = Annotated[Path | None, Option("--json", help="Write the experiment as JSON.")]
 _Junit = Annotated[Path | None, Option(help="Write JUnit XML to this file.")]
 _Markdown = Annotated[Path | None, Option(help="Write Markdown for a pull request to this file.")]
+_Html = Annotated[Path | None, Option(help="Write a page with all runs to this file.")]
 _Verbose = Annotated[bool, Option("--verbose", "-v", help="Say why runs were repeated.")]
 
 
@@ -73,6 +74,7 @@ def evaluate_cases(
     json_: _Json = None,
     junit: _Junit = None,
     markdown: _Markdown = None,
+    html: _Html = None,
     verbose: _Verbose = False,
 ) -> None:
     """Run a prompt on cases in one or more variants, and score the runs.
@@ -99,7 +101,8 @@ def evaluate_cases(
         folder=folder,
         explain=verbose,
     )
-    files = work.Files(json_, junit, markdown, baseline=baseline if write_baseline else None)
+    written = baseline if write_baseline else None
+    files = work.Files(json_, junit, markdown, html, baseline=written)
     gates.end(list(experiment.variants.values()), work.report(experiment, files, old, margin))
 
 
@@ -118,6 +121,7 @@ def compare(
     fail_under: _FailUnder = None,
     fail_under_rate: _FailUnderRate = None,
     markdown: _Markdown = None,
+    html: _Html = None,
 ) -> None:
     """Compare two variants that were saved by wink eval --json or --write-baseline.
 
@@ -127,7 +131,8 @@ def compare(
     from . import eval_work as work
 
     gates = work.Gates(fail_on, fail_under, fail_under_rate)
+    files = work.Files(markdown=markdown, html=html)
     comparisons = work.compare_files(
-        a, b, markdown, margin=work.check_margin(margin), common_cases=common_cases, anytime=anytime
+        a, b, files, margin=work.check_margin(margin), common_cases=common_cases, anytime=anytime
     )
     gates.end([one.b for one in comparisons], comparisons)

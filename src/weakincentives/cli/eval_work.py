@@ -23,10 +23,12 @@ from ..evals.comparisons import CompareOptions, ComparisonError, Comparisons, co
 from ..evals.experiment import AnyEvaluator, EvaluateOptions, Target, Variant, evaluate
 from ..evals.experiment_files import experiment_json, load_experiment, save_baseline
 from ..evals.gates import comparison_gate, mean_gate, missing_gate, rate_gate
+from ..evals.page import experiment_page
 from ..evals.reports import comparison_lines, experiment_lines
 from ..evals.results import Experiment, VariantResults
 from ..model_settings import ModelSettings
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
+from ..redaction import Redactor, credentials_in
 from .eval_progress import showing_progress
 from .printing import print_lines, single_line
 from .run_options import load_adapter
@@ -208,6 +210,7 @@ class Files:
     json: Path | None = None
     junit: Path | None = None
     markdown: Path | None = None
+    html: Path | None = None
     baseline: Path | None = None
 
 
@@ -231,10 +234,10 @@ def report(
         comparisons = compare_all(*pairs, margin=margin)
     except ComparisonError as error:
         if files.baseline is None:
-            _write(files.markdown, [markdown(experiment)])
+            _report_comparisons([], experiment, [], files)
             raise
         print_lines([f"{error}"])
-    _report_comparisons(experiment, comparisons, files.markdown)
+    _report_comparisons([old] if old else [], experiment, comparisons, files)
     if files.baseline is not None:
         if not experiment.is_complete:
             raise UsageError(f"{files.baseline} is unchanged, because runs are missing")
@@ -244,13 +247,14 @@ def report(
 
 
 def compare_files(
-    a: str, b: str, markdown_file: Path | None, **options: Unpack[CompareOptions]
+    a: str, b: str, files: Files, **options: Unpack[CompareOptions]
 ) -> list[Comparisons]:
     """Compares the variants at `FILE` or `FILE:variant`, and prints how they differ."""
-    (first, _), (second, experiment) = _find(a), _find(b)
+    found = [_find(a), _find(b)]
+    (first, _), (second, _) = found
     comparisons = compare_all((first, second), **options)
-    shown = replace(experiment, variants={second.name: second})
-    _report_comparisons(shown, comparisons, markdown_file)
+    old, new = [replace(it, variants={variant.name: variant}) for variant, it in found]
+    _report_comparisons([old], new, comparisons, files)
     return comparisons
 
 
@@ -267,10 +271,15 @@ def _find(name: str) -> tuple[VariantResults, Experiment]:
 
 
 def _report_comparisons(
-    experiment: Experiment, comparisons: Sequence[Comparisons], markdown_file: Path | None
+    old: Sequence[Experiment],
+    experiment: Experiment,
+    comparisons: Sequence[Comparisons],
+    files: Files,
 ) -> None:
     print_lines(line for one in comparisons for line in comparison_lines(one))
-    _write(markdown_file, [markdown(experiment, comparisons)])
+    _write(files.markdown, [markdown(experiment, comparisons)])
+    mask = Redactor(tuple(credentials_in(os.environ)))
+    _write(files.html, experiment_page(*old, experiment, comparisons=comparisons, mask=mask))
 
 
 def _write(path: Path | None, parts: Iterable[str]) -> None:

@@ -15,12 +15,15 @@ from .comparisons import (
 from .durable_target import DurableTarget
 from .experiment import EvaluateOptions, Progress, Variant, evaluate, evaluate_async
 from .experiment_files import load_experiment, save_baseline
+from .marked_tests import CaseEvaluation, EvalRule
+from .page import experiment_page
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
 from .scores import AskJudge, EvalCall, EvalRun, Evaluator, Scale, Score, evaluator
 
 __all__ = [
     "AskJudge",
     "Case",
+    "CaseEvaluation",
     "CaseFileError",
     "CaseProblem",
     "CompareOptions",
@@ -30,6 +33,7 @@ __all__ = [
     "Dataset",
     "DurableTarget",
     "EvalCall",
+    "EvalRule",
     "EvalRun",
     "EvaluateOptions",
     "Evaluator",
@@ -48,6 +52,7 @@ __all__ = [
     "evaluate",
     "evaluate_async",
     "evaluator",
+    "experiment_page",
     "load_experiment",
     "save_baseline",
 ]

@@ -203,7 +203,12 @@ class _Evaluation:
     """One call of `evaluate`."""
 
     def __init__(
-        self, target: Target, dataset: Dataset, folder: Path, options: EvaluateOptions
+        self,
+        target: Target,
+        dataset: Dataset,
+        folder: Path,
+        options: EvaluateOptions,
+        keep: Callable[[int, EvalRun], object] | None = None,
     ) -> None:
         self._dataset, self._folder, self._options = dataset, folder, options
         self._repeats = options.get("repeats", 1)

@@ -13,7 +13,7 @@ from ..displays import escape_hidden
 from ..serde.json_types import AnyJson
 from .results import Experiment
 
-__all__ = ["experiment_json", "load_experiment", "save_baseline"]
+__all__ = ["experiment_json", "load_experiment", "parse_experiment", "save_baseline"]
 
 _VERSION = 1
 
@@ -49,24 +49,29 @@ def load_experiment(path: str | Path) -> Experiment:
     not enough for a comparison.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        data, has_surrogates = json.loads(text), re.search(r"\\u[dD]", text) is not None
-        version = data.pop("version")
-        for variant in data["variants"].values():
-            variant.pop("summaries", None)
-        if version != _VERSION:
-            raise ValueError(f"version must be {_VERSION}, got {version!r}")
-        parsed = serde.parse(Experiment, _with_text(data, _hide) if has_surrogates else data)
+        experiment = parse_experiment(Path(path).read_text(encoding="utf-8"))
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         cause = error if isinstance(error, ValueError) else "it is not an experiment"
         raise ValueError(
             f"{path} cannot be compared: {cause}; write it with wink eval --json or "
             "--write-baseline, which save the scores of each case and repeat"
         ) from error
-    experiment: Experiment = _with_text(parsed, _reveal) if has_surrogates else parsed
     for variant in experiment.variants.values():
         if not variant.results or not variant.cases.keys() >= {it.case for it in variant.results}:
             raise ValueError(f"{path}: variant {variant.name!r} must have results of its cases")
+    return experiment
+
+
+def parse_experiment(text: str) -> Experiment:
+    """Reads an experiment from its JSON; raises various errors if it is not an experiment's."""
+    data, has_surrogates = json.loads(text), re.search(r"\\u[dD]", text) is not None
+    version = data.pop("version")
+    for variant in data["variants"].values():
+        variant.pop("summaries", None)
+    if version != _VERSION:
+        raise ValueError(f"version must be {_VERSION}, got {version!r}")
+    parsed = serde.parse(Experiment, _with_text(data, _hide) if has_surrogates else data)
+    experiment: Experiment = _with_text(parsed, _reveal) if has_surrogates else parsed
     return experiment
 
 

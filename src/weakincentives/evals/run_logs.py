@@ -13,13 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from .. import serde
+from ..errors import SerdeError
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.logged_run import LoggedEntry, LoggedRun
 from ..evaluation.run_log import RunLog
-from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog
+from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog, read_rows
 from ..filesystem.undo import FileChange, VersionedFilesystem
 from ..limits import utc_now
 
@@ -130,6 +133,20 @@ class RunFile:
                 raise BusyRun(self.path) from None
         self._read()
         return self
+
+    @classmethod
+    def log(cls, path: Path) -> LoggedRun:
+        """Returns the log in a file, which need not have an end and is not changed.
+
+        Entries after a line that cannot be read are left out. Raises `OSError` without the file.
+        """
+        file = cls(str(path), {})
+        with path.open("rb") as lines, suppress(ValueError, LookupError, AttributeError, TypeError):
+            for line in islice(lines, 1, None):
+                file._add(json.loads(line))
+        with suppress(SerdeError):
+            return read_rows(file.rows)
+        return LoggedRun()
 
     def _read(self) -> None:
         data = b"".join(iter(lambda: os.read(self._descriptor, 1 << 20), b""))

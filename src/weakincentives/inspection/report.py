@@ -25,7 +25,16 @@ from .event_log import Record
 from .run_timeline import NO_END, LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
 from .secrets import mask_secrets
 
-__all__ = ["ReportedRun", "readable", "write_report"]
+__all__ = [
+    "ReportedRun",
+    "asset",
+    "data_tag",
+    "page_frame",
+    "readable",
+    "report_frame",
+    "run_data",
+    "write_report",
+]
 
 type Price = Callable[[Record], float | None]
 """Returns the cost in dollars of a `ProviderCalled` record's request, or `None` if unknown."""
@@ -75,20 +84,13 @@ def readable(value: AnyJson, *, name: str = "", secrets: bool = False) -> AnyJso
 def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) -> None:
     """Passes the page for one run, or for two side by side, to `write` in chunks."""
     pages = [_Page(number, run) for number, run in enumerate(runs)]
-    head, _, tail = _asset("report.html").partition("{{body}}")
-    style, script = _asset("report.css"), _asset("report_views.js") + _asset("report.js")
-    values = {
-        "title": escape(" and ".join(dict.fromkeys(map(_title, pages)))),
-        "style": style,
-        "style-hash": _hash(style),
-        "script-hash": _hash(script),
-    }
-    write(re.sub(r"\{\{([a-z-]+)\}\}", lambda match: values[match[1]], head))
+    head, tail = report_frame(" and ".join(dict.fromkeys(map(_title, pages))))
+    write(head)
     for page in pages:
         for name, body in page.bodies.items():
-            write(_data(name, body))
+            write(data_tag(name, body))
     comparison = _comparison(pages) if len(pages) > 1 else None
-    write(_data("index", {"runs": [page.index for page in pages], "comparison": comparison}))
+    write(data_tag("index", {"runs": [page.index for page in pages], "comparison": comparison}))
     write("<noscript>\n")
     for page in pages:
         write(f"<h2>{escape(page.run.name)}</h2>\n")
@@ -97,20 +99,59 @@ def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) ->
             for piece in _static_evaluation(evaluation):
                 write(piece)
     write("</noscript>\n")
-    write(tail.replace("{{script}}", script))
+    write(tail)
 
 
-def _asset(name: str) -> str:
+def report_frame(title: str) -> tuple[str, str]:
+    """Returns a report's HTML before and after its data, which `data_tag` makes."""
+    return page_frame(title, asset("report.css"), _report_script())
+
+
+def page_frame(
+    title: str, style: str, script: str, *, report_inside: bool = False
+) -> tuple[str, str]:
+    """Returns a page's HTML before and after its data; the script can use `elements.js`.
+
+    The page can make no request. With `report_inside`, it can show reports in frames.
+    """
+    head, _, tail = asset("report.html").partition("{{body}}")
+    styles, scripts = [style], [script]
+    if report_inside:
+        styles.append(asset("report.css"))
+        scripts.append(_report_script())
+    values = {
+        "title": escape(title),
+        "style": style,
+        "style-hash": " ".join(map(_hash, styles)),
+        "script-hash": " ".join(map(_hash, scripts)),
+    }
+    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda match: values[match[1]], head)
+    return filled, tail.replace("{{script}}", script)
+
+
+def run_data(run: ReportedRun) -> dict[str, object]:
+    """Returns the data of a report of one run, by the ids of their tags."""
+    page = _Page(0, run)
+    return {**page.bodies, "index": {"runs": [page.index], "comparison": None}}
+
+
+def data_tag(name: str, value: object) -> str:
+    """Returns a tag with a value as JSON, for a script to read; the name must be safe in HTML."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>\n'
+
+
+def asset(name: str) -> str:
+    """Returns the text of a file that pages are made of."""
     return (_FILES / name).read_text(encoding="utf-8")
+
+
+def _report_script() -> str:
+    return "".join(map(asset, ("elements.js", "report_views.js", "report.js")))
 
 
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-def _data(name: str, value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" id="{name}">{text}</script>\n'
 
 
 @dataclass(slots=True)
@@ -191,7 +232,7 @@ class _Page:
         self.turns.append(entry)
         self.bodies[f"t{self.number}-{number}"] = {
             "text": turn.text,
-            "requests": [{"line": step.line, **step.record} for step in turn.requests],
+            "requests": [{"line": step.line, **step.record, "text": ""} for step in turn.requests],
             "steps": [self._step(step, number) for step in turn.steps],
         }
         return number
@@ -210,7 +251,7 @@ class _Page:
                 shown["media"] = self._media(record["result"])
                 shown["replayed"] = record.get("replayed", False)
             case _:
-                shown |= {"line": step.line, "previews": _previews(record)}
+                shown |= {"line": _cut(step.line), "previews": _previews(record)}
         if step.evaluations:
             shown["evaluations"] = [self._add_evaluation(each, turn) for each in step.evaluations]
         return shown

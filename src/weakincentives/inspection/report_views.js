@@ -1,4 +1,3 @@
-"use strict";
 // The views of one turn, shown by `report.js`: approvals, section tree, changes and times.
 
 // A preview's line that names a change; a diff line that removes this text looks the same.
