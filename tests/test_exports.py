@@ -259,6 +259,8 @@ EXPORTS = {
         "evaluator",
         "experiment_page",
         "load_experiment",
+        "map_prompts",
+        "map_prompts_async",
         "save_baseline",
     ],
     "weakincentives.evaluation.exports": [

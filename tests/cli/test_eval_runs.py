@@ -20,8 +20,8 @@ from support.commands import Done, Wink, environment, process
 from support.eval_results import experiment, variant
 from support.scripted_server import Fail, ScriptedServer
 from weakincentives.cli.eval_progress import SparseLines, progress_text
-from weakincentives.evals.experiment import Progress
 from weakincentives.evals.experiment_files import load_experiment, save_baseline
+from weakincentives.evals.options import Progress
 from weakincentives.limits import RunUsage
 
 FAQ = """

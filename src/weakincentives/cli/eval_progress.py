@@ -10,7 +10,7 @@ from time import monotonic
 from rich.console import Console
 
 from ..displays import count_of
-from ..evals.experiment import Progress
+from ..evals.options import Progress
 
 __all__ = ["SparseLines", "progress_text", "showing_progress"]
 

@@ -20,9 +20,10 @@ from ..atomic_writes import replacing
 from ..evals.cases import Case, Dataset
 from ..evals.ci_reports import junit_xml, markdown
 from ..evals.comparisons import CompareOptions, ComparisonError, Comparisons, compare_all
-from ..evals.experiment import AnyEvaluator, EvaluateOptions, Target, Variant, evaluate
+from ..evals.experiment import evaluate
 from ..evals.experiment_files import experiment_json, load_experiment, save_baseline
 from ..evals.gates import comparison_gate, mean_gate, missing_gate, rate_gate
+from ..evals.options import AnyEvaluator, EvaluateOptions, Target, Variant
 from ..evals.page import experiment_page
 from ..evals.reports import comparison_lines, experiment_lines
 from ..evals.results import Experiment, VariantResults

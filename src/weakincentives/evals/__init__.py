@@ -13,9 +13,10 @@ from .comparisons import (
     compare_all,
 )
 from .durable_target import DurableTarget
-from .experiment import EvaluateOptions, Progress, Variant, evaluate, evaluate_async
+from .experiment import evaluate, evaluate_async, map_prompts, map_prompts_async
 from .experiment_files import load_experiment, save_baseline
 from .marked_tests import CaseEvaluation, EvalRule
+from .options import EvaluateOptions, Progress, Variant
 from .page import experiment_page
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
 from .scores import AskJudge, EvalCall, EvalRun, Evaluator, Scale, Score, evaluator
@@ -54,5 +55,7 @@ __all__ = [
     "evaluator",
     "experiment_page",
     "load_experiment",
+    "map_prompts",
+    "map_prompts_async",
     "save_baseline",
 ]

@@ -6,33 +6,30 @@ answer. A run that has ended there is not performed again, and one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from importlib.util import find_spec
-from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from .. import serde
 from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
-from ..evaluation.approval import Approver
-from ..evaluation.config import RunConfig
 from ..limits import Budget, Prices, RunUsage, TokenUsage, check_count, utc_now
-from ..model_settings import ModelSettings
-from ..prompt.overrides.store import LocalPromptOverridesStore
-from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
+from ..prompt.template import AnyPrompt, PromptTemplate
 from .cases import Case, Dataset
 from .durable_target import DurableTarget
 from .evaluator_keys import key_of
-from .explanations import Explanations, store_parts
+from .explanations import Explanations
 from .judges import model_of
 from .keys import case_digests, combined, digest, halves, prompt_parts, variant_parts
+from .options import EvaluateOptions, Progress, Target, Variant
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
+from .prepared_variants import PreparedVariant
 from .results import (
     NO_SCORES,
     NO_TEXTS,
@@ -44,74 +41,13 @@ from .results import (
     VariantResults,
 )
 from .run_logs import Line
-from .scores import EvalRun, Evaluator, Judgement, Scale, ScoreError, Value
+from .scores import EvalRun, Evaluator, Scale, ScoreError, Value
 from .scoring import Kinds, Scores, check_evaluators, score
 
-__all__ = ["EvaluateOptions", "Progress", "Target", "Variant", "evaluate", "evaluate_async"]
+__all__ = ["evaluate", "evaluate_async", "map_prompts", "map_prompts_async"]
 
 _SHOWN = 20  # cases that cannot be run
 _OVER = "not run: the budget of the experiment is used up"
-
-type AnyEvaluator = Evaluator | Callable[..., Judgement]
-
-type Target = AnyTemplate | Callable[[Case], AnyPrompt | AnyTemplate]
-"""A template, to which each case's params are bound, or a function that returns a case's prompt.
-
-A `DurableTarget` is such a function, whose runs are performed by workers.
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One way to run the cases: whatever is given here replaces the experiment's own.
-
-    `tag` names overrides of the prompt's texts, as in `wink overrides`.
-    """
-
-    name: str
-    tag: str = ""
-    prompt: Target | None = None
-    model: LoopAdapter | str | None = None
-    settings: ModelSettings | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far an experiment is.
-
-    `reused` of the `done` runs were not performed because the folder has their logs. `seconds_left`
-    is an estimate from the runs that were performed. While a provider asks for a pause,
-    `waiting_until` is its end.
-    """
-
-    done: int
-    total: int
-    reused: int
-    failures: int
-    spent: RunUsage
-    seconds_left: float | None = None
-    waiting_until: datetime | None = None
-
-
-class EvaluateOptions(TypedDict, total=False):
-    """The arguments of `evaluate`, except the target and the dataset."""
-
-    evaluators: Sequence[AnyEvaluator]
-    variants: Sequence[Variant]
-    model: LoopAdapter | str | None
-    settings: ModelSettings | None
-    config: RunConfig | None
-    repeats: int
-    concurrency: int
-    budget: Budget | None
-    prices: Prices | None
-    timeout: float | None
-    max_wait: float
-    folder: str | PathLike[str] | None
-    types: Sequence[type[object]]
-    approver: Approver | None
-    progress: Callable[[Progress], object] | None
-    explain: bool
 
 
 def evaluate(
@@ -124,7 +60,8 @@ def evaluate(
     seconds. `budget` limits all runs and judges together; its `max_cost` needs `prices`, by default
     the adapter's own or those of the extra `prices`. All requests to a provider pause when it asks
     for that; one that would wait longer than `max_wait` seconds fails. `approver` decides on calls
-    that need approval. `progress` is called after each run. With `explain`, the result's notes say
+    that need approval. `progress` is called after each run, and `on_run` with each run's result and
+    the run itself. With `explain`, the result's notes say
     what has changed since runs that the folder has.
 
     `folder` keeps the runs' logs: an experiment that was interrupted, and is started again with the
@@ -135,10 +72,7 @@ def evaluate(
     without the prompt's params, and `RuntimeError` in a running event loop, where `evaluate_async`
     is to be awaited.
     """
-    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - `get_running_loop` would raise
-        raise RuntimeError(
-            "evaluate cannot be called in a running event loop; await evaluate_async(…) instead"
-        )
+    _check_no_loop("evaluate")
     return asyncio.run(evaluate_async(target, dataset, **options))
 
 
@@ -154,61 +88,45 @@ async def evaluate_async(
     return replace(result, folder="")
 
 
-@dataclass(slots=True)
-class _Arm:
-    """A variant, ready to run."""
+def map_prompts(
+    target: Target, dataset: Iterable[Case], /, **options: Unpack[EvaluateOptions]
+) -> list[EvalRun]:
+    """Runs a prompt on all cases, and returns the runs in the order of the dataset.
 
-    name: str
-    target: Target
-    adapter: PacedAdapter
-    settings: ModelSettings | None
-    tag: str
-    parts: Mapping[str, str]
-    folder: Path
-    prompts: dict[AnyTemplate, tuple[AnyPrompt, str]] = field(
-        default_factory=dict[AnyTemplate, tuple[AnyPrompt, str]]
-    )
+    The arguments are the same as those of `evaluate`. A run that failed has an `error`, and the
+    runs of a case that was not run are missing.
+    """
+    _check_no_loop("map_prompts")
+    return asyncio.run(map_prompts_async(target, dataset, **options))
 
-    @property
-    def binds(self) -> bool:
-        """Whether the params of a case are bound to a template."""
-        return isinstance(self.target, PromptTemplate)
 
-    def prompt(self, case: Case) -> tuple[AnyPrompt, str]:
-        """Returns a case's prompt and the digest of the variant with this prompt."""
-        given = self.target if isinstance(self.target, PromptTemplate) else self.target(case)
-        template = given if isinstance(given, PromptTemplate) else given.template
-        known = self.prompts.get(template)
-        if known is None:
-            store = LocalPromptOverridesStore() if self.tag else None
-            base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
-            if not self.tag and not isinstance(given, PromptTemplate):
-                base = given  # it can have overrides
-            base = base.for_run()  # reads the overrides only once
-            parts = {**prompt_parts(base), **self.parts}
-            variant = digest(parts)
-            store_parts(self.folder, variant, parts)
-            known = self.prompts[template] = base, variant
-        base, variant = known
-        if given is self.target:
-            return base.for_run().bind(*case.params, resources={}), variant
-        if isinstance(given, PromptTemplate):
-            return base.for_run().bind(resources={}), variant
-        prompt = base if self.tag else given
-        params, resources = given.params.values(), given.resources.registry
-        return prompt.for_run().bind(*params, resources=resources), variant
+async def map_prompts_async(
+    target: Target, dataset: Iterable[Case], /, **options: Unpack[EvaluateOptions]
+) -> list[EvalRun]:
+    """Like `map_prompts`, without blocking the event loop."""
+    runs: dict[str, EvalRun] = {}
+
+    def keep(result: RunResult, run: EvalRun) -> None:
+        runs[result.key] = run
+
+    options["on_run"] = keep
+    experiment = await evaluate_async(target, dataset, **options)
+    results = [one for variant in experiment.variants.values() for one in variant.results]
+    return [runs[result.key] for result in results if result.key in runs]
+
+
+def _check_no_loop(name: str) -> None:
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - `get_running_loop` would raise
+        raise RuntimeError(
+            f"{name} cannot be called in a running event loop; await {name}_async(…) instead"
+        )
 
 
 class _Evaluation:
     """One call of `evaluate`."""
 
     def __init__(
-        self,
-        target: Target,
-        dataset: Dataset,
-        folder: Path,
-        options: EvaluateOptions,
-        keep: Callable[[int, EvalRun], object] | None = None,
+        self, target: Target, dataset: Dataset, folder: Path, options: EvaluateOptions
     ) -> None:
         self._dataset, self._folder, self._options = dataset, folder, options
         self._repeats = options.get("repeats", 1)
@@ -240,28 +158,30 @@ class _Evaluation:
 
     # ------------------------------------------------------------------------- before the runs
 
-    def _prepare(self, target: Target) -> list[_Arm]:
+    def _prepare(self, target: Target) -> list[PreparedVariant]:
         variants = self._options.get("variants") or (Variant(name="base"),)
         names = [variant.name for variant in variants]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ValueError(f"two variants have the name {twice[0]!r}; rename one of them")
         return [self._arm(target, variant) for variant in variants]
 
-    def _arm(self, target: Target, variant: Variant) -> _Arm:
+    def _arm(self, target: Target, variant: Variant) -> PreparedVariant:
         target = variant.prompt or target
         if isinstance(target, DurableTarget):
             own = {"tag": variant.tag, "model": variant.model, "settings": variant.settings}
             target.check_options(self._options, own)
             adapter = self._paced(target.installed.adapter)
             parts = target.parts(adapter.inner)
-            return _Arm(variant.name, target, adapter, None, "", parts, self._folder)
+            return PreparedVariant(variant.name, target, adapter, None, "", parts, self._folder)
         adapter = self._paced(variant.model or self._options.get("model"))
         settings = variant.settings
         if (common := self._options.get("settings")) is not None:
             settings = common if settings is None else settings.over(common)
         of_template = target.settings if isinstance(target, PromptTemplate) else None
         parts = variant_parts(adapter.inner, self._options.get("config"), (settings, of_template))
-        return _Arm(variant.name, target, adapter, settings, variant.tag, parts, self._folder)
+        return PreparedVariant(
+            variant.name, target, adapter, settings, variant.tag, parts, self._folder
+        )
 
     def _paced(self, model: object, *, is_judge: bool = False) -> PacedAdapter:
         adapter = adapter_for(model) if model is None or isinstance(model, str) else model
@@ -342,7 +262,7 @@ class _Evaluation:
                 group.create_task(work())
         return self._experiment([result for result in results if result is not None])
 
-    def _job(self, number: int) -> tuple[_Arm, int, int]:
+    def _job(self, number: int) -> tuple[PreparedVariant, int, int]:
         """Returns the variant, the case and the repeat of a job; variants take turns."""
         number, arm = divmod(number, len(self._arms))
         repeat, case = divmod(number, len(self._dataset))
@@ -380,7 +300,7 @@ class _Evaluation:
             self._reused += performed.is_reused
             scores, judges = await self._scores(task, judged, performed)
             self._failures += performed.outcome != "answered"
-            return RunResult(
+            result = RunResult(
                 case=case.id,
                 repeat=repeat,
                 outcome=performed.outcome,
@@ -393,6 +313,10 @@ class _Evaluation:
                 judges=judges,
                 seconds=performed.seconds,
             )
+            if (on_run := self._options.get("on_run")) is not None:
+                async with self._performer.restored(task, performed) as run:
+                    on_run(result, run)
+            return result
 
     def _is_over(self) -> bool:
         budget = self._ledger.budget

@@ -12,9 +12,10 @@ from ..limits import RunUsage
 from .cases import Case
 from .comparisons import compare
 from .distributions import wilson
-from .experiment import EvaluateOptions, Target, evaluate, evaluate_async
+from .experiment import evaluate, evaluate_async
 from .experiment_files import experiment_json, parse_experiment
 from .gates import Gate, comparison_gate, mean_gate
+from .options import EvaluateOptions, Target
 from .reports import comparison_lines, experiment_lines, summary_text
 from .results import EvaluatorInfo, Experiment, RunResult, VariantResults
 from .scores import Scale

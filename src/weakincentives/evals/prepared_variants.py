@@ -1,0 +1,61 @@
+"""`PreparedVariant` is a variant that is ready to run: its adapter, and the prompt of each case."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..model_settings import ModelSettings
+from ..prompt.overrides.store import LocalPromptOverridesStore
+from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
+from .cases import Case
+from .explanations import store_parts
+from .keys import digest, prompt_parts
+from .options import Target
+from .pacing import PacedAdapter
+
+__all__ = ["PreparedVariant"]
+
+
+@dataclass(slots=True)
+class PreparedVariant:
+    """A variant, ready to run."""
+
+    name: str
+    target: Target
+    adapter: PacedAdapter
+    settings: ModelSettings | None
+    tag: str
+    parts: Mapping[str, str]
+    folder: Path
+    prompts: dict[AnyTemplate, tuple[AnyPrompt, str]] = field(
+        default_factory=dict[AnyTemplate, tuple[AnyPrompt, str]]
+    )
+
+    @property
+    def binds(self) -> bool:
+        """Whether the params of a case are bound to a template."""
+        return isinstance(self.target, PromptTemplate)
+
+    def prompt(self, case: Case) -> tuple[AnyPrompt, str]:
+        """Returns a case's prompt and the digest of the variant with this prompt."""
+        given = self.target if isinstance(self.target, PromptTemplate) else self.target(case)
+        template = given if isinstance(given, PromptTemplate) else given.template
+        known = self.prompts.get(template)
+        if known is None:
+            store = LocalPromptOverridesStore() if self.tag else None
+            base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
+            if not self.tag and not isinstance(given, PromptTemplate):
+                base = given  # it can have overrides
+            base = base.for_run()  # reads the overrides only once
+            parts = {**prompt_parts(base), **self.parts}
+            variant = digest(parts)
+            store_parts(self.folder, variant, parts)
+            known = self.prompts[template] = base, variant
+        base, variant = known
+        if given is self.target:
+            return base.for_run().bind(*case.params, resources={}), variant
+        if isinstance(given, PromptTemplate):
+            return base.for_run().bind(resources={}), variant
+        prompt = base if self.tag else given
+        params, resources = given.params.values(), given.resources.registry
+        return prompt.for_run().bind(*params, resources=resources), variant
