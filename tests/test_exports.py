@@ -237,6 +237,7 @@ EXPORTS = {
         "ComparisonError",
         "Comparisons",
         "Dataset",
+        "DurableTarget",
         "EvalCall",
         "EvalRule",
         "EvalRun",
