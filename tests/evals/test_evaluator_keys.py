@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.evals.cases import Case
-from weakincentives.evals.evaluator_keys import key_of
 from weakincentives.evals.evaluators import called, contains, equals
 from weakincentives.evals.judges import Judged, PassOrFail, Verdict, judge
+from weakincentives.evals.keys import key_of
 from weakincentives.evals.scores import EvalRun, Evaluator, Scale
 from weakincentives.model_settings import ModelSettings
 from weakincentives.prompt import (
@@ -175,7 +175,6 @@ def test_keys_of_ready_made_evaluators_change_with_their_arguments() -> None:
         equals(),
         equals("a"),
         contains("a"),
-        contains("a", ignore_case=True),
         called("a"),
         called("a", {"b": 1}),
         called("a", lambda case: {"b": 2}),
@@ -221,8 +220,7 @@ def test_key_of_a_judge_changes_with_its_prompt_model_and_settings(tmp_path: Pat
         judge(template(), model=ScriptedAdapter([], settings=ModelSettings(seed=1))),
         judge(template(), model=named("gpt-5.2")),
         judge(template(accept=rejects_all), model=ScriptedAdapter([])),
-        judge(template(), value=lambda verdict: verdict.value),
-        judge(template(), max_chars=100),
+        judge(template(), params=lambda case, run: Judged("", run.text, "")),
         judge("The answer is polite."),
         judge("The answer is short."),
     ]
@@ -250,7 +248,7 @@ def test_key_is_the_same_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"{SOURCE}\nWORDS = frozenset('abcdefgh')\n")
     program = (
         "from mine import *; from functools import partial\n"
-        "from weakincentives.evals.evaluator_keys import key_of\n"
+        "from weakincentives.evals.keys import key_of\n"
         "from weakincentives.evals.scores import Evaluator\n"
         "function = partial(check, words={*'abcdefgh'}, client=object())\n"
         "print(key_of(Evaluator(function=function, name='it')))"

@@ -53,30 +53,24 @@ def equals(
     return Evaluator(function=check, name=name)
 
 
-def contains(*texts: FromCase[str], ignore_case: bool = False, name: str = "contains") -> Evaluator:
-    """The run's text contains all `texts`."""
-    return _texts(texts, name, ignore_case=ignore_case, wanted=True)
+def contains(text: FromCase[str], *more: FromCase[str], name: str = "contains") -> Evaluator:
+    """The run's text contains all of the given texts."""
+
+    def check(case: Case, run: EvalRun) -> Score:
+        missing = [one for one in _values((text, *more), case) if one not in run.text]
+        return Score(not missing, f"missing: {_show(missing)}")
+
+    return Evaluator(function=check, name=name)
 
 
 def not_contains(
-    *texts: FromCase[str], ignore_case: bool = False, name: str = "not_contains"
+    text: FromCase[str], *more: FromCase[str], name: str = "not_contains"
 ) -> Evaluator:
-    """The run's text contains none of `texts`; a failed run has no score."""
-    return _texts(texts, name, ignore_case=ignore_case, wanted=False)
-
-
-def _texts(
-    texts: Sequence[FromCase[str]], name: str, *, ignore_case: bool, wanted: bool
-) -> Evaluator:
-    if not texts:
-        raise ValueError(f"{'contains' if wanted else 'not_contains'} takes at least one text")
-    fold: Callable[[str], str] = str.casefold if ignore_case else str
+    """The run's text contains none of the given texts; a failed run has no score."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        text = fold(run.text)
-        given = [value_for(one, case) for one in texts]
-        wrong = [one for one in given if (fold(one) in text) is not wanted]
-        return Score(not wrong, f"{'missing' if wanted else 'found'}: {_show(wrong)}")
+        found = [one for one in _values((text, *more), case) if one in run.text]
+        return Score(not found, f"found: {_show(found)}")
 
     return Evaluator(function=check, name=name)
 
@@ -232,6 +226,10 @@ def value_for[T](value: FromCase[T], case: Case) -> T:
     result: AnyValue = value(case)  # for type checkers, T itself might be callable
     expected: T = result
     return expected
+
+
+def _values(values: Sequence[FromCase[str]], case: Case) -> list[str]:
+    return [value_for(value, case) for value in values]
 
 
 def _fits(call: EvalCall, tool: str, arguments: Arguments | None) -> bool:

@@ -26,10 +26,8 @@ from ..model_settings import ModelSettings
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from .cases import Case, Dataset
-from .evaluator_keys import key_of
 from .explanations import Explanations, store_parts
-from .judges import model_name, model_of
-from .keys import case_digests, combined, digest, halves, prompt_parts, variant_parts
+from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
 from .results import (
@@ -43,7 +41,7 @@ from .results import (
     VariantResults,
 )
 from .run_logs import Line
-from .scores import EvalRun, Evaluator, Judgement, Scale, ScoreError, Value
+from .scores import EvalRun, Evaluator, Judgement, Scale, ScoreError, Value, model_name
 from .scoring import Kinds, Scores, check_evaluators, score
 
 __all__ = ["EvaluateOptions", "Progress", "Target", "Variant", "evaluate", "evaluate_async"]
@@ -286,8 +284,8 @@ class _Evaluation:
                     self._check(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
-                digest = "".join(case_digests(case))
-                cases[case.id] = CaseInfo(digest=digest, cluster=case.cluster, source=case.source)
+                digests = "".join(case_digests(case))
+                cases[case.id] = CaseInfo(digest=digests, cluster=case.cluster, source=case.source)
             except Exception as error:
                 place = f"{case.source}: " if case.source else ""
                 problems.append(f"{place}case {case.id!r}: {error}")
@@ -334,7 +332,7 @@ class _Evaluation:
         case = self._dataset[index]
         given, judged = halves(self._cases[case.id].digest)
         prompt, variant = arm.prompt(case)
-        key = combined(variant, case.id, given, str(repeat))
+        key = digest(variant, case.id, given, str(repeat))
         description = {
             "case": case.id,
             "repeat": repeat,
@@ -393,7 +391,7 @@ class _Evaluation:
             return scores, judges
         missing: list[tuple[str, Evaluator]] = []
         for one in self._evaluators:
-            key = combined(self._keys[one.name], judged)
+            key = digest(self._keys[one.name], judged)
             if (line := performed.stored.get(key)) is None:
                 missing.append((key, one))
             else:
@@ -420,7 +418,7 @@ class _Evaluation:
             judge = self._judge(model)
             parts = {**prompt_parts(prompt), **variant_parts(judge.inner, None, (prompt.settings,))}
             params = Case(id=one.name, params=tuple(prompt.params.values()))
-            key = combined("judge", digest(parts), case_digests(params)[0])
+            key = digest("judge", digest(parts), case_digests(params)[0])
             task = Task(
                 key=key,
                 description={"judge": one.name, "case": case.id},
@@ -456,7 +454,7 @@ class _Evaluation:
                 self._infos[name] = self._info(one, new.scales.get(name, one.scale))
 
     def _info(self, one: Evaluator, scale: Scale) -> EvaluatorInfo:
-        model = model_of(one) or self._options.get("model")
+        model = one.model or self._options.get("model")
         judge = (model_name(model) or adapter_for().model) if one.is_judge else ""
         return EvaluatorInfo(key=self._keys[one.name], scale=scale, judge=judge)
 
