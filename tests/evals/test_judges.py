@@ -349,7 +349,7 @@ def test_calibration_has_agreement_base_rate_and_kappa_with_interval() -> None:
     assert str(result) == (
         "50 of 50 scored, agreement 70.0%, kappa 0.40 [0.15, 0.65], base rate 50.0%"
     )
-    wrong = [one.labelled.case.id for one in result.disagreements]
+    wrong = [one.labelled.case.id for one in result.scores if one.value != one.labelled.label]
     assert wrong == [str(number) for number in range(20, 35)]
 
 

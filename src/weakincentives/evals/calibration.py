@@ -74,11 +74,6 @@ class Calibration:
         biased = sum({*pair} in ({"first"}, {"second"}) for pair in pairs)
         return biased / len(pairs) if pairs else None
 
-    @property
-    def disagreements(self) -> Sequence[LabelledScore]:
-        """The scores that differ from their labels."""
-        return [one for one in self.scored if one.value != one.labelled.label]
-
     def __str__(self) -> str:
         found, bias = self.agreement, self.position_bias
         parts = [f"{len(self.scored)} of {len(self.scores)} scored"]

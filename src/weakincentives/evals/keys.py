@@ -29,7 +29,6 @@ from .scores import Evaluator, JudgeModel
 
 __all__ = [
     "case_digests",
-    "changed_parts",
     "digest",
     "halves",
     "key_of",
@@ -122,13 +121,6 @@ def variant_parts(
         **{f"setting {name}": digest(value) for name, value in _given(merged).items()},
         "limits": digest(limits),
     }
-
-
-def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Returns the names of the parts that differ."""
-    return [
-        name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)
-    ]
 
 
 @dataclass(slots=True)
