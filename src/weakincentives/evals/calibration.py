@@ -106,9 +106,9 @@ def calibrate(
     items = list(labelled)
     if not items:
         raise ValueError("calibrate takes at least one labelled answer")
-    kinds = Kinds()
+    kinds, turn = Kinds(), asyncio.Semaphore(concurrency)
 
-    async def score_one(item: Labelled, turn: asyncio.Semaphore) -> LabelledScore:
+    async def score_one(item: Labelled) -> LabelledScore:
         preferred: list[str] = []
 
         async def ask[Out](prompt: Prompt[Out], of: object, /) -> EvalRun[Out]:
@@ -131,8 +131,7 @@ def calibrate(
         )
 
     async def score_all() -> list[LabelledScore]:
-        turn = asyncio.Semaphore(concurrency)
-        return await asyncio.gather(*[score_one(item, turn) for item in items])
+        return await asyncio.gather(*map(score_one, items))
 
     own = model_name(judge.model or model)
     is_author = own and own == model_name(author)

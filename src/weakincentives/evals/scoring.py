@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import permutations
 from math import isfinite
 from pathlib import Path
 from traceback import extract_tb
@@ -10,7 +12,6 @@ from traceback import extract_tb
 from ..displays import cut
 from ..errors import WeakIncentivesError, message_of, plain_text
 from ..inspection.secrets import mask_secrets
-from ..record_types import AnyType
 from ..serde.json_types import AnyValue
 from ..signatures import signature_of
 from .cases import Case
@@ -79,30 +80,24 @@ def check_evaluators(evaluators: Iterable[Evaluator | Callable[..., Judgement]])
         try:
             signature_of(one.function).bind(*["case", "run", "ask"][: 2 + one.is_judge])
         except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"the evaluator {one.name!r} must be a function (case, run): {error}"
-            ) from None
+            problem = f"the evaluator {one.name!r} must be a function (case, run): {error}"
+            raise TypeError(problem) from None
         if one.name in checked:
-            raise ValueError(
-                f"two evaluators have the name {one.name!r}; give one of them another name="
-            )
+            raise ValueError(f"two evaluators have the name {one.name!r}; rename one of them")
         checked[one.name] = one
-    for name in checked:
-        for other in checked:
-            if other.startswith(f"{name}."):
-                raise ValueError(
-                    f"the evaluator {name!r} could give a score with the name of the evaluator "
-                    f"{other!r}; rename one of them"
-                )
+    for name, other in permutations(checked, 2):
+        if other.startswith(f"{name}."):
+            raise ValueError(
+                f"the evaluator {name!r} could give a score with the name of the evaluator "
+                f"{other!r}; rename one of them"
+            )
     return list(checked.values())
 
 
 def _named(function: Callable[..., Judgement]) -> Evaluator:
     if not callable(function):
         raise TypeError(f"evaluators must be functions (case, run), got {function!r}")
-    inner: AnyType = function
-    while hasattr(inner, "func"):  # of a `partial`
-        inner = inner.func
+    inner = function.func if isinstance(function, partial) else function
     name = getattr(inner, "__name__", type(inner).__name__)
     if name == "<lambda>":
         raise ValueError("a lambda has no name; use evaluator(name=…)(lambda case, run: …)")
@@ -142,7 +137,9 @@ async def score(
             called.append(one)
         else:
             scores.reasons[one.name] = "not applicable: the run failed"
-    results = await asyncio.gather(*[_result(one, case, run, ask) for one in called])
+    calls = [_result(one, case, run, ask) for one in called]
+    # a task costs more than most evaluators
+    results = await asyncio.gather(*calls) if len(calls) > 1 else [await call for call in calls]
     for one, result in zip(called, results, strict=True):
         match result:
             case Exception():
