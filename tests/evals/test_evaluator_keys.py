@@ -171,6 +171,21 @@ def test_keys_of_objects_and_methods_change_with_their_fields() -> None:
     assert key(Longer(1)) in keys
 
 
+@pytest.mark.parametrize("decorator", ["@dataclass", ""])
+def test_key_of_a_callable_object_changes_with_its_source(decorator: str, tmp_path: Path) -> None:
+    source = f"""
+from dataclasses import dataclass
+{decorator}
+class Short:
+    limit = 5
+    def __call__(self, case, run):
+        return len(run.text) < self.limit
+"""
+    texts = [source, source, source.replace("<", "<=")]
+    keys = [key(module(text, tmp_path)["Short"]()) for text in texts]
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_keys_of_ready_made_evaluators_change_with_their_arguments() -> None:
     made = [
         equals(),

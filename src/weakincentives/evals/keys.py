@@ -186,9 +186,10 @@ def _parts(value: AnyValue) -> Sequence[object]:
         case _ if hasattr(value, "__qualname__"):
             return [f"{getattr(value, '__module__', '')}.{value.__qualname__}"]
         case _ if is_dataclass(value):
-            return [kind.__qualname__, {it.name: getattr(value, it.name) for it in fields(value)}]
+            state = {item.name: getattr(value, item.name) for item in fields(value)}
+            return [kind.__qualname__, state, callable(value) and kind.__call__]
         case _ if callable(value):
-            return [kind.__qualname__, kind.__call__, getattr(value, "__dict__", None)]
+            return [kind.__qualname__, getattr(value, "__dict__", None), kind.__call__]
         case _:
             return [kind.__qualname__, serde.dump(value)]
 
