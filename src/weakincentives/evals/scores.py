@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..errors import WeakIncentivesError
@@ -169,15 +170,20 @@ def evaluator(
     on_failure: bool = False,
     settings: AnyJson = None,
 ) -> Callable[[Callable[[Case, EvalRun], Judgement]], Evaluator]:
-    """Makes a function `(case, run)` an evaluator with a name and a scale.
+    """Makes a function `(case, run)` an evaluator, which is named after it by default.
 
-    A function without this decorator is an evaluator too, with its own name.
+    A function without this decorator is an evaluator too. Raises `ValueError` for a lambda without
+    `name`.
     """
 
     def make(function: Callable[[Case, EvalRun], Judgement]) -> Evaluator:
+        inner = function.func if isinstance(function, partial) else function
+        own_name = name or getattr(inner, "__name__", type(inner).__name__)
+        if own_name == "<lambda>":
+            raise ValueError("a lambda has no name; use evaluator(name=…)(lambda case, run: …)")
         return Evaluator(
             function=function,
-            name=name or function.__name__,
+            name=own_name,
             scale=scale or Scale(),
             on_failure=on_failure,
             settings=settings,

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import permutations
 from math import isfinite
 from pathlib import Path
@@ -25,6 +24,7 @@ from .scores import (
     ScoreError,
     ScoreResult,
     Value,
+    evaluator,
 )
 
 __all__ = ["Kinds", "Scores", "check_evaluators", "score"]
@@ -76,7 +76,7 @@ def check_evaluators(evaluators: Iterable[Evaluator | Callable[..., Judgement]])
     """
     checked: dict[str, Evaluator] = {}
     for given in evaluators:
-        one = given if isinstance(given, Evaluator) else _named(given)
+        one = given if isinstance(given, Evaluator) else evaluator()(given)
         try:
             signature_of(one.function).bind(*["case", "run", "ask"][: 2 + one.is_judge])
         except (TypeError, ValueError) as error:
@@ -92,16 +92,6 @@ def check_evaluators(evaluators: Iterable[Evaluator | Callable[..., Judgement]])
                 f"{other!r}; rename one of them"
             )
     return list(checked.values())
-
-
-def _named(function: Callable[..., Judgement]) -> Evaluator:
-    if not callable(function):
-        raise TypeError(f"evaluators must be functions (case, run), got {function!r}")
-    inner = function.func if isinstance(function, partial) else function
-    name = getattr(inner, "__name__", type(inner).__name__)
-    if name == "<lambda>":
-        raise ValueError("a lambda has no name; use evaluator(name=…)(lambda case, run: …)")
-    return Evaluator(function=function, name=name)
 
 
 async def score(
