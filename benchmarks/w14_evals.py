@@ -1,4 +1,4 @@
-"""W14: 2,000 cases with a provider without latency, 16 at once: what an experiment adds to its runs.
+"""W14: 2,000 cases with a provider without latency, 16 at once: what evals add to their runs.
 
 The floor is the same runs, each with its log in a file. Memory is the peak beyond the cases.
 """
@@ -106,7 +106,9 @@ def rows() -> Iterator[Row]:
     )
     yield Row("W14", f"a case of {CASES:,}, with {CALLS} calls", "µs", costs, 1.03)
     growth = peak(CASES * (1 if SINGLE_ROUND else 10)) - peak(CASES)
-    yield Row("W14", "peak of 20,000 cases beyond that of 2,000", "MB", {"ours": growth}, 20, "value")
+    yield Row(
+        "W14", "peak of 20,000 cases beyond that of 2,000", "MB", {"ours": growth}, 20, "value"
+    )
     with TemporaryDirectory() as folder:
         run_experiment(given[: CASES // 2], folder)
         started = perf_counter()

@@ -470,7 +470,7 @@ class _Evaluation:
             repeats=self._repeats,
             folder=str(self._folder),
             spent=self._ledger.spent,
-            judges=self._ledger.judges,
+            judges=self._ledger.judges.usage if self._ledger.judges.calls else NO_USAGE,
             reused=self._reused,
             is_complete=not any(result.outcome == "unrun" for result in results),
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
