@@ -425,6 +425,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(tmp_path: Path) -> N
 - id: ""
   params: {text: x, tags: [a, [b]]}
 - 5
+- id: [true]
 - id: true
   params: {Qestion: {}}
   expected:
@@ -440,11 +441,13 @@ def test_all_problems_are_reported_at_once_with_their_lines(tmp_path: Path) -> N
         "5: id must be text that is not empty",
         "6: params.tags.1: Input should be a valid string",
         "7: a case must be a mapping, got '5'",
-        "9: params.text: Field required",
-        "9: params.Qestion: Unexpected keyword argument",
-        "12: expected.scre: Unexpected keyword argument, got '2'",
-        "13: state.Seen: Extra inputs are not permitted",
-        "14: metadata: Input should be an object, got '3'",
+        "8: id must be text",
+        "8: params: Field required",
+        "10: params.text: Field required",
+        "10: params.Qestion: Unexpected keyword argument",
+        "13: expected.scre: Unexpected keyword argument, got '2'",
+        "14: state.Seen: Extra inputs are not permitted",
+        "15: metadata: Input should be an object, got '3'",
     ]
 
 
@@ -575,10 +578,11 @@ def test_csv_may_have_a_byte_order_mark_crlf_and_separators_in_quotes(tmp_path: 
     assert [case.source.rpartition(":")[2] for case in dataset] == ["2", "5"]
 
 
-def test_csv_ids_are_text_even_if_they_look_like_json(tmp_path: Path) -> None:
-    text = 'id,cluster,params.text\n"""0""","[1]",x\n'
-    [case] = load(tmp_path, text, "cases.csv")
-    assert (case.id, case.cluster) == ('"0"', "[1]")
+@pytest.mark.parametrize("text", ['"0"', "[1]", "1.0e+20", "{}", "1e3", "null"])
+def test_csv_ids_are_text_whatever_they_look_like(tmp_path: Path, text: str) -> None:
+    cell = '"' + text.replace('"', '""') + '"'
+    [case] = load(tmp_path, f"id,cluster,params.text\n{cell},{cell},x\n", "cases.csv")
+    assert (case.id, case.cluster) == (text, text)
 
 
 def test_all_problems_of_csv_are_reported_at_once_with_line_and_column(tmp_path: Path) -> None:
@@ -744,8 +748,8 @@ def test_select_keeps_the_order_and_the_name(
 @pytest.mark.parametrize(
     ("ids", "where", "message"),
     [
-        (["a1", "a3"], None, "no case has the id 'a3'; known: a2, a1 and 1 more"),
-        (None, {"levle": 3}, "no case has the metadata key 'levle'; known: level and 3 more"),
+        (["a1", "a3"], None, "no case has the id 'a3'; known: a1, a2, b1"),
+        (None, {"levle": 3}, "no case has the key 'levle'; known: cluster, id, level, note, tags"),
         (None, {"level": 5}, "no case has the level '5'; known: 3, 4"),
         (None, {"cluster": "c"}, "no case has the cluster 'c'; known: a"),
         ("a2", {"level": 3}, "no case of 'tea' has all of ids='a2' and where={'level': 3}"),

@@ -91,36 +91,28 @@ def _files_at(paths: Iterable[str | PathLike[str]], found: list[CaseProblem]) ->
 
 def _types_of(target: AnyTemplate | AnyPrompt | None) -> "_CaseTypes":
     template = target.template if isinstance(target, Prompt) else target
-    if template is None:
-        return _cached_types(frozenset(), frozenset(), frozenset(), Any)
-    registry, output = template.registry, template.structured_output
     bound = target.params.keys() if isinstance(target, Prompt) else ()
-    required = registry.required_params.difference(bound)
-    kinds = frozenset(registry.params_types), frozenset(required), frozenset(registry.state)
-    output_type: AnyType = output.output_type if output else Any
-    return _cached_types(*kinds, output_type)
+    return _cached_types(template, frozenset(bound))
 
 
 class _CaseTypes:
     """The types of a prompt's cases. Without a prompt, cases have neither params nor state."""
 
-    def __init__(
-        self,
-        params_types: frozenset[AnyType],
-        required: frozenset[AnyType],
-        state_types: frozenset[AnyType],
-        output: AnyType,
-    ) -> None:
-        params, state = _by_name(params_types), _by_name(state_types)
+    def __init__(self, template: AnyTemplate | None, bound: frozenset[AnyType]) -> None:
+        registry = template.registry if template else None
+        output = template.structured_output if template else None
+        required = registry.required_params.difference(bound) if registry else frozenset()
+        params = _by_name(registry.params_types if registry else ())
+        state = _by_name(registry.state if registry else ())
         by_type = _typed_dict(
             "Params",
             {key: kind if kind in required else _optional[kind] for key, kind in params.items()},
         )
         keys: dict[str, AnyType] = {
-            "id": str | int,  # a number that is not in quotes is text
+            "id": str | int,  # editors read text without quotes as a number
             "message": _optional[str],
             "params": by_type if required else _optional[by_type],
-            "expected": _optional[output],
+            "expected": _optional[output.output_type if output else Any],
             "cluster": _optional[str | int],
             "metadata": _optional[dict[str, Any]],
             "state": _optional[
@@ -142,7 +134,7 @@ class _CaseTypes:
         self.place = Place([self.schema], self.schema).item(0) or ANY
 
 
-_cached_types = lru_cache(maxsize=64)(_CaseTypes)  # serde keeps what it has made for a type
+_cached_types = lru_cache(maxsize=16)(_CaseTypes)  # serde keeps what it has made for a type
 
 
 class _CaseReader:
@@ -157,6 +149,10 @@ class _CaseReader:
     def read(self, node: Node) -> Case | None:
         """Returns a case, or `None` after adding its problems."""
         count, types = len(self._problems.found), self._types
+        for key in ("id", "cluster"):
+            if isinstance(node.value, dict) and key in node.value:
+                item = node.value[key]  # text, even if it looks like a number
+                node.value[key] = Node(item.value, item.line)
         written = _value(node, types.place, self._problems)
         if not isinstance(written, dict):
             self._problems.add(node.line, f"a case must be a mapping, got {written!r:.60}")
@@ -199,6 +195,8 @@ class _CaseReader:
         path = issue.path
         if path[0] not in self._types.keys:
             message = f"unknown key {path[0]!r}; a case has {', '.join(self._types.keys)}"
+        elif path[0] in ("id", "cluster") and path[1:]:  # an issue with each type
+            path, message = path[:1], f"{path[0]} must be text"
         elif path[0] == "files" and path[1:]:  # one of the issues with each form
             path = path[:2]
             message = f"files: {path[1]!r} must be text, {{from: path}} or {{base64: text}}"
