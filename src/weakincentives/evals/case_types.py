@@ -13,7 +13,6 @@ from glob import glob
 from operator import attrgetter
 from os import PathLike, fspath
 from pathlib import Path
-from types import GenericAlias
 from typing import Any, NotRequired, TypedDict
 from unicodedata import normalize
 
@@ -42,9 +41,11 @@ __all__ = ["Paths", "case_schema", "load_cases", "save_cases"]
 type Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 _MAGIC = re.compile(r"[*?[]")
-# Any: the keys of these types are only known at run time, which type checkers do not accept.
+# Any: the parts of these types are only known at run time, which type checkers do not accept.
 _typed_dict: Any = TypedDict
 _optional: Any = NotRequired
+_list: Any = list
+_dict: Any = dict
 _From, _Base64 = _typed_dict("From", {"from": str}), _typed_dict("Base64", {"base64": bytes})
 
 
@@ -116,11 +117,9 @@ class _CaseTypes:
             "cluster": _optional[str | int],
             "metadata": _optional[dict[str, Any]],
             "state": _optional[
-                _typed_dict(
-                    "State", {key: _optional[_list_of(kind)] for key, kind in state.items()}
-                )
+                _typed_dict("State", {key: _optional[_list[kind]] for key, kind in state.items()})
             ],
-            "files": _optional[GenericAlias(dict, (str, str | _From | _Base64))],
+            "files": _optional[_dict[str, str | _From | _Base64]],
         }
         self.keys, self.params = [*keys], params
         self.by_type = case = _typed_dict("Case", keys)
@@ -128,9 +127,9 @@ class _CaseTypes:
         if len(params) == 1:
             self.direct = _typed_dict("DirectCase", keys | {"params": next(iter(params.values()))})
             case |= self.direct
-        file = _typed_dict("File", {"$schema": _optional[str], "cases": _list_of(case)})
+        file = _typed_dict("File", {"$schema": _optional[str], "cases": _list[case]})
         dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-        self.schema: JsonSchema = dialect | serde.json_schema(_list_of(case) | file)
+        self.schema: JsonSchema = dialect | serde.json_schema(_list[case] | file)
         self.place = Place([self.schema], self.schema).item(0) or ANY
 
 
@@ -144,7 +143,7 @@ class _CaseReader:
         self._types = types
         self._problems = problems
         self._folder = cache(partial(HostFilesystem, folder, read_only=True))
-        self._read_file = cache(self._read_from_folder)
+        self._contents: dict[str, bytes] = {}
 
     def read(self, node: Node) -> Case | None:
         """Returns a case, or `None` after adding its problems."""
@@ -234,8 +233,11 @@ class _CaseReader:
         start = len(base) + 1 if base else 0
         return {f"{path}/{name[start:]}": self._read_file(name) for name in names}
 
-    def _read_from_folder(self, name: str) -> bytes:
-        return self._folder().read_bytes(name)
+    def _read_file(self, name: str) -> bytes:
+        """Returns the content of a file, read once for all cases."""
+        if name not in self._contents:
+            self._contents[name] = self._folder().read_bytes(name)
+        return self._contents[name]
 
 
 def _value(node: Node, place: Place, problems: Problems) -> AnyJson:
@@ -268,10 +270,6 @@ def _at(node: Node, path: Iterable[int | str]) -> Node:
             case _:
                 pass
     return node
-
-
-def _list_of(kind: AnyType) -> AnyType:
-    return GenericAlias(list, (kind,))
 
 
 def _by_name(kinds: Iterable[AnyType]) -> dict[str, AnyType]:
