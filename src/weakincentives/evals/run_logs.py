@@ -222,7 +222,8 @@ class RunFile:
         """Implements `LogTable.append`."""
         text = ""
         for number, (path, position, line) in enumerate(rows):
-            text += f'{{"path":{json.dumps(path) if path else _ROOT},"position":{position},"line":{line}'
+            shown = json.dumps(path) if path else _ROOT
+            text += f'{{"path":{shown},"position":{position},"line":{line}'
             if self.files is not None and not path and not number:
                 text += self._file_changes()
             text += "}\n"
