@@ -265,9 +265,8 @@ class _PacedConnection(Connection):
     def _end(self, estimate: RunUsage, answer: Piece | None) -> None:
         """Counts a request that has ended, and its answer."""
         adapter = self._adapter
-        is_answered = isinstance(answer, AssistantMessage)
-        adapter.pace.leave(answered=is_answered)
-        if is_answered:
+        adapter.pace.leave(answered=isinstance(answer, AssistantMessage))
+        if isinstance(answer, AssistantMessage):
             tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
             cost = adapter.prices(tokens, model) if adapter.prices else None
             adapter.meter.add(tokens, calls=1, cost=cost, model=model)
