@@ -47,7 +47,7 @@ def cases(count: int) -> list[Case]:
 
 
 def is_done(case: Case, run: EvalRun) -> bool:
-    return run.text == case.expected
+    return bool(run.text == case.expected)
 
 
 def run_alone(given: list[Case]) -> None:
