@@ -147,6 +147,9 @@ class LiteLLMAdapter(CodecAdapter):
             "max_retries": max_retries,
         }
 
+    def identity(self) -> dict[str, object]:
+        return {**super().identity(), "base_url": self._arguments["api_base"]}
+
     def without_retries(self) -> Self:
         adapter = copy(self)
         adapter._arguments = {**self._arguments, "max_retries": 0}  # noqa: SLF001 - its own class

@@ -113,6 +113,11 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
                 f"{own[0]} or client= and async_client="
             )
 
+    def identity(self) -> dict[str, object]:
+        client = self._client or self._async_client
+        url = client.base_url if client is not None else self._client_arguments["base_url"]
+        return {**super().identity(), "base_url": str(url or "")}
+
     def without_retries(self) -> Self:
         adapter = copy(self)
         adapter._retries = False  # noqa: SLF001 - its own class

@@ -144,6 +144,7 @@ class _Evaluation:
         self._judges: dict[str, PacedAdapter] = {}
         self._infos: dict[str, EvaluatorInfo] = {}
         self._arms = self._prepare(target)
+        self._check_judges()
         self._cases = self._check_cases()
         types = tuple(options.get("types", ()))
         self._performer = Performer(folder / "runs", types)
@@ -199,12 +200,22 @@ class _Evaluation:
         return PacedAdapter(
             adapter,
             self._ledger,
-            self._paces.setdefault(f"{adapter.name} {adapter.identity().get('origin')}", Pace()),
+            self._paces.setdefault(f"{adapter.name} {adapter.identity().get('base_url')}", Pace()),
             prices=prices,
             max_wait=self._options.get("max_wait", 120.0),
             on_wait=self._report_wait,
             is_judge=is_judge,
         )
+
+    def _check_judges(self) -> None:
+        """Raises `ValueError` for a judge that cannot be asked."""
+        for one in self._evaluators:
+            if one.is_judge and one.model is None and self._options.get("model") is None:
+                raise ValueError(
+                    f"the judge {one.name!r} has no model; pass model= to it or to evaluate"
+                )
+            if one.is_judge:
+                self._judge(one.model)
 
     def _check_cases(self) -> dict[str, CaseInfo]:
         """Returns all cases by id; raises `ValueError` for those that cannot be run."""
@@ -232,7 +243,19 @@ class _Evaluation:
             shown = "\n".join(problems[:_SHOWN])
             more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             raise ValueError(f"{len(problems)} cases cannot be run:\n{shown}{more}")
+        self._check_differences()
         return cases
+
+    def _check_differences(self) -> None:
+        """Raises `ValueError` for two variants that would have the same runs."""
+        names: dict[frozenset[str], str] = {}
+        for arm in self._arms:
+            other = names.setdefault(arm.digests, arm.name)
+            if other != arm.name:
+                raise ValueError(
+                    f"the variants {other!r} and {arm.name!r} do not differ in their prompts, "
+                    "models and settings; to tell two models of one name apart, rename one"
+                )
 
     @staticmethod
     def _check(case: Case, prompt: AnyPrompt) -> None:
@@ -252,12 +275,16 @@ class _Evaluation:
 
         async def work() -> None:
             for job in jobs:
-                results[job] = await self._perform(job)
-                self._report()
+                results[job] = result = await self._perform(job)
+                if result.outcome != "unrun":
+                    self._report()
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._concurrency, self._total)):
-                group.create_task(work())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._concurrency, self._total)):
+                    group.create_task(work())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the others have stopped because of it
         return self._experiment([result for result in results if result is not None])
 
     def _job(self, number: int) -> tuple[PreparedVariant, int, int]:

@@ -204,5 +204,5 @@ def _merged(name: str, parts: Sequence[Experiment]) -> Experiment:
         judges=sum([part.judges for part in parts], RunUsage()),
         reused=sum(part.reused for part in parts),
         is_complete=all(part.is_complete for part in parts),
-        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
+        notes=[],  # the folder of one case's runs also has those of the others
     )

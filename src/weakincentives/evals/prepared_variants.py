@@ -32,6 +32,11 @@ class PreparedVariant:
     )
 
     @property
+    def digests(self) -> frozenset[str]:
+        """The digests of the variant with each of the prompts that the cases need."""
+        return frozenset([digest for _, digest in self.prompts.values()])
+
+    @property
     def binds(self) -> bool:
         """Whether the params of a case are bound to a template."""
         return isinstance(self.target, PromptTemplate)
@@ -42,7 +47,7 @@ class PreparedVariant:
         template = given if isinstance(given, PromptTemplate) else given.template
         known = self.prompts.get(template)
         if known is None:
-            store = LocalPromptOverridesStore() if self.tag else None
+            store = _store_with(self.tag, template) if self.tag else None
             base: AnyPrompt = Prompt(template, overrides_store=store, overrides_tag=self.tag)
             if not self.tag and not isinstance(given, PromptTemplate):
                 base = given  # it can have overrides
@@ -59,3 +64,13 @@ class PreparedVariant:
         prompt = base if self.tag else given
         params, resources = given.params.values(), given.resources.registry
         return prompt.for_run().bind(*params, resources=resources), variant
+
+
+def _store_with(tag: str, template: AnyTemplate) -> LocalPromptOverridesStore:
+    """Returns the store of overrides; raises `ValueError` if it has none for this tag."""
+    store, name = LocalPromptOverridesStore(), (template.ns, template.key)
+    tags = sorted([one.tag for one in store.list() if (one.ns, one.key) == name])
+    if tag not in tags:
+        known = ", ".join(tags) or "none"
+        raise ValueError(f"no overrides are stored under the tag {tag!r}; there are {known}")
+    return store

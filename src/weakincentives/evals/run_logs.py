@@ -41,7 +41,7 @@ __all__ = [
     "stored_end",
 ]
 
-RUN_FAILURES = frozenset({"output"})
+RUN_FAILURES = frozenset({"output", "truncated"})
 """The codes of the model's own failures among the errors of requests and responses."""
 
 type Line = dict[str, Any]  # Any: JSON values
@@ -276,7 +276,12 @@ def _has_failed(row: Row) -> bool:
     reply = entry.get("reply", {})
     if entry["kind"] != "answered" or reply.get("fell_back"):
         return False
-    return reply["kind"] == "failure" or reply["finish"] not in ("stop", "tool_calls", "pause")
+    return reply["kind"] == "failure" or reply["finish"] not in (
+        "stop",
+        "tool_calls",
+        "pause",
+        "length",
+    )
 
 
 def is_final(error: Exception | None) -> bool:
