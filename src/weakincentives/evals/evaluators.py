@@ -1,6 +1,7 @@
 """Ready-made evaluators: each function returns an `Evaluator` whose score is true or false.
 
-An expected value that differs between cases is given as a function of the case.
+An expected value that differs between cases is given as a function of the case. The score does not
+apply to a case for which it returns `None`; for the arguments of a call, `None` means any.
 """
 
 import json
@@ -28,10 +29,12 @@ __all__ = [
     "state_equals",
 ]
 
-type FromCase[T] = T | Callable[[Case], T]
-"""An expected value, or a function that returns it for a case."""
+type FromCase[T] = T | Callable[[Case], T | None]
+"""An expected value, or a function that returns it for a case, or `None` if there is none."""
 
 type Arguments = Mapping[str, AnyJson]
+
+INAPPLICABLE = Score(None, "the case has no expected value")
 
 
 def equals(
@@ -46,7 +49,7 @@ def equals(
 
     def check(case: Case, run: EvalRun) -> Score:
         if (value := value_for(expected, case)) is None:
-            return Score(None, "the case has no expected value")
+            return INAPPLICABLE
         answer = run.text if run.output is None else run.output
         return Score(_same(answer, value), _difference(answer, value))
 
@@ -74,7 +77,9 @@ def _texts(
 
     def check(case: Case, run: EvalRun) -> Score:
         text = fold(run.text)
-        given = [value_for(one, case) for one in texts]
+        given = [one for one in (value_for(each, case) for each in texts) if one is not None]
+        if len(given) < len(texts):
+            return INAPPLICABLE
         wrong = [one for one in given if (fold(one) in text) is not wanted]
         return Score(not wrong, f"{'missing' if wanted else 'found'}: {_show(wrong)}")
 
@@ -141,8 +146,10 @@ def called_in_order(
     """
 
     def check(case: Case, run: EvalRun) -> Score:
+        if (wanted := value_for(calls, case)) is None:
+            return INAPPLICABLE
         rest = iter(run.calls)
-        for number, call in enumerate(value_for(calls, case), 1):
+        for number, call in enumerate(wanted, 1):
             tool, arguments = (call, None) if isinstance(call, str) else call
             if not any(_fits(one, tool, arguments) for one in rest):
                 return Score(value=False, reason=f"no call number {number}: {_show(call)}")
@@ -167,7 +174,9 @@ def state_equals[T](
     """The session's values of a type equal `values`, in order; also applies to failed runs."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        found, expected = list(run.session[kind].all()), list(value_for(values, case))
+        if (wanted := value_for(values, case)) is None:
+            return INAPPLICABLE
+        found, expected = list(run.session[kind].all()), list(wanted)
         return Score(_same(found, expected), _difference(found, expected))
 
     return Evaluator(function=check, name=name or f"state_{kind.__name__}", on_failure=True)
@@ -177,7 +186,8 @@ def file_equals(path: str, content: FromCase[str | bytes], *, name: str = "") ->
     """A file in the prompt's filesystem has this content; also applies to failed runs."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        expected = value_for(content, case)
+        if (expected := value_for(content, case)) is None:
+            return INAPPLICABLE
         data = expected.encode() if isinstance(expected, str) else expected
         if run.files is None:
             raise ScoreError("the prompt has no filesystem; add a WorkspaceSection")
@@ -225,12 +235,12 @@ def _check_complete(run: EvalRun) -> None:
         raise ScoreError("the run failed, so the rest of it is unknown")
 
 
-def value_for[T](value: FromCase[T], case: Case) -> T:
+def value_for[T](value: FromCase[T], case: Case) -> T | None:
     """Returns an expected value, or calls the function that returns it."""
     if not callable(value):
         return value
     result: AnyValue = value(case)  # for type checkers, T itself might be callable
-    expected: T = result
+    expected: T | None = result
     return expected
 
 

@@ -20,7 +20,7 @@ from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from ..record_types import AnyType
 from ..serde.json_types import AnyValue
 from .cases import Case
-from .evaluators import FromCase, value_for
+from .evaluators import INAPPLICABLE, FromCase, value_for
 from .scores import AskJudge, EvalRun, Evaluator, Judgement, Scale, Score, ScoreError, ScoreResult
 
 __all__ = [
@@ -182,17 +182,17 @@ def judge(
 def pair_judge(
     prompt: JudgePrompt,
     *,
-    against: FromCase[str] = lambda case: _text(case.expected),
+    against: FromCase[str] = lambda case: None if case.expected is None else _text(case.expected),
     model: JudgeModel = None,
     name: str = "",
     max_chars: int | None = None,
 ) -> Evaluator:
     """Makes a prompt an evaluator that prefers either a run's text or another text.
 
-    The other text is `against`, which defaults to the case's expected value. The judge is asked in
-    both orders. The score is 1 or 0 if the run's text is better or worse in both, otherwise 0.5.
-    The prompt's output type is `Preference`, and its params are a `JudgedPair`. Instead of a
-    prompt, you can pass a criterion.
+    The other text is `against`, which defaults to the case's expected value; if there is none, the
+    score does not apply. The judge is asked in both orders. The score is 1 or 0 if the run's text
+    is better or worse in both, otherwise 0.5. The prompt's output type is `Preference`, and its
+    params are a `JudgedPair`. Instead of a prompt, you can pass a criterion.
     """
     if isinstance(prompt, str):
         prompt = _prompt(Preference, JudgedPair, _PAIR_JUDGE, prompt)
@@ -287,7 +287,9 @@ async def _judge(
 async def _judge_pair(
     case: Case, run: EvalRun, ask: AskJudge, *, asking: _Asking, against: FromCase[str]
 ) -> Score:
-    pair = JudgedPair(_input(case), fenced(run.text), fenced(value_for(against, case)))
+    if (other := value_for(against, case)) is None:
+        return INAPPLICABLE
+    pair = JudgedPair(_input(case), fenced(run.text), fenced(other))
     swapped = replace(pair, first=pair.second, second=pair.first)
     if pair == swapped:
         return Score(0.5, "both texts are equal")
