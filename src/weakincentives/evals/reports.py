@@ -130,6 +130,8 @@ def comparison_lines(comparisons: Comparisons) -> Iterator[str]:
     for score, one in comparisons.scores.items():
         lower = "" if one.higher_is_better else " (lower is better)"
         yield f"{score}{lower}: {verdict_text(one)}"
+        if one.result is not None and not one.is_tested:
+            continue
         yield f"  {a.name}: {summary_text(a, score)}"
         yield f"  {b.name}: {summary_text(b, score)}"
         if one.result is not None:
@@ -143,6 +145,8 @@ def verdict_text(one: ScoreComparison) -> str:
     result = one.result
     if result is None:
         return "labels are not compared"
+    if not one.is_tested:
+        return "not applicable to any case"
     more = ""
     if result.more_cases is not None:
         more = f"about {count_of(result.more_cases, 'more case')} needed for the margin"
