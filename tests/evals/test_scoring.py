@@ -342,7 +342,7 @@ def test_function_that_does_not_take_case_and_run_is_rejected(wrong: Any) -> Non
 
 def test_value_that_is_not_callable_is_rejected() -> None:
     wrong: Any = 3
-    with pytest.raises(TypeError, match=r"must be functions \(case, run\), got 3"):
+    with pytest.raises(TypeError, match=r"must be a function \(case, run\): 3 is not"):
         check_evaluators([wrong])
 
 

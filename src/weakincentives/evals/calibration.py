@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..evaluation.loop_adapter import LoopAdapter
 from ..evaluation.main_loop import MainLoop
@@ -13,8 +13,8 @@ from ..runtime.session import Session
 from ..serde.json_types import AnyValue
 from .cases import Case
 from .comparison import Kappa, kappa
-from .judges import Preference, model_name, model_of
-from .scores import EvalRun, Evaluator, Value
+from .judges import Preference
+from .scores import EvalRun, Evaluator, JudgeModel, Value, model_name
 from .scoring import Kinds, score
 
 __all__ = ["Calibration", "Labelled", "LabelledScore", "calibrate"]
@@ -27,7 +27,6 @@ class Labelled:
     case: Case
     text: str
     label: Value
-    output: AnyValue = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +49,11 @@ class Calibration:
 
     scores: Sequence[LabelledScore]
     warnings: Sequence[str] = ()
-    scored: Sequence[LabelledScore] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        scored = [one for one in self.scores if not one.error]
-        object.__setattr__(self, "scored", scored)
+    @property
+    def scored(self) -> Sequence[LabelledScore]:
+        """The scores that are not errors."""
+        return [one for one in self.scores if not one.error]
 
     @property
     def agreement(self) -> Kappa | None:
@@ -75,11 +74,6 @@ class Calibration:
         biased = sum({*pair} in ({"first"}, {"second"}) for pair in pairs)
         return biased / len(pairs) if pairs else None
 
-    @property
-    def disagreements(self) -> Sequence[LabelledScore]:
-        """The scores that differ from their labels."""
-        return [one for one in self.scored if one.value != one.labelled.label]
-
     def __str__(self) -> str:
         found, bias = self.agreement, self.position_bias
         parts = [f"{len(self.scored)} of {len(self.scores)} scored"]
@@ -98,7 +92,7 @@ def calibrate(
     judge: Evaluator,
     labelled: Iterable[Labelled],
     *,
-    model: LoopAdapter | str | None = None,
+    model: JudgeModel = None,
     author: LoopAdapter | str = "",
     concurrency: int = 8,
 ) -> Calibration:
@@ -112,9 +106,9 @@ def calibrate(
     items = list(labelled)
     if not items:
         raise ValueError("calibrate takes at least one labelled answer")
-    kinds = Kinds()
+    kinds, turn = Kinds(), asyncio.Semaphore(concurrency)
 
-    async def score_one(item: Labelled, turn: asyncio.Semaphore) -> LabelledScore:
+    async def score_one(item: Labelled) -> LabelledScore:
         preferred: list[str] = []
 
         async def ask[Out](prompt: Prompt[Out], of: object, /) -> EvalRun[Out]:
@@ -124,23 +118,22 @@ def calibrate(
                 preferred.append(done.output.better)
             return EvalRun(output=done.output, text=done.text, session=done.session)
 
-        run: EvalRun = EvalRun(output=item.output, text=item.text, session=Session())
+        run: EvalRun = EvalRun(output=None, text=item.text, session=Session())
         async with turn:
             scores = await score(item.case, run, [judge], ask, kinds)
-        value, error = scores.values.get(judge.name), scores.errors.get(judge.name, "")
+        value = scores.values.get(judge.name)
         return LabelledScore(
             labelled=item,
             value=value,
             reason=scores.reasons.get(judge.name, ""),
-            error=error or ("the judge gave no score" if value is None else ""),
+            error=scores.errors.get(judge.name, "the judge gave no score" if value is None else ""),
             preferred=preferred,
         )
 
     async def score_all() -> list[LabelledScore]:
-        turn = asyncio.Semaphore(concurrency)
-        return await asyncio.gather(*[score_one(item, turn) for item in items])
+        return await asyncio.gather(*map(score_one, items))
 
-    own = model_name(model_of(judge) or model)
+    own = model_name(judge.model or model)
     is_author = own and own == model_name(author)
     warning = f"judge and author are the same model, {own}, and models prefer their own answers"
     scores = run_on(portal.loop(), score_all())

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -99,22 +98,19 @@ class Dataset(Sequence[Case]):
         has each of its items. Raises `ValueError`, with the known values, for an id or a value
         that no case has, and if no case is left.
         """
-        cases: list[Case] = [*self]
+        filters = [(key, {_as_text(value)}) for key, value in (where or {}).items()]
         if ids is not None:
-            wanted = [
-                normalize("NFC", case_id) for case_id in ([ids] if isinstance(ids, str) else ids)
-            ]
-            known = [case.id for case in cases]
-            for case_id in wanted:
-                _check_known(case_id, known, "id")
-            cases = [case for case in cases if case.id in wanted]
-        for key, value in (where or {}).items():
-            values = [_values(case, key) for case in self]
-            if not any(values):
-                keys = {"cluster", *(key for case in self for key in case.metadata)}
-                _check_known(key, keys, "metadata key")
-            _check_known(_as_text(value), {text for texts in values for text in texts}, key)
-            cases = [case for case in cases if _as_text(value) in _values(case, key)]
+            wanted = [ids] if isinstance(ids, str) else ids
+            filters.append(("id", {normalize("NFC", case_id) for case_id in wanted}))
+        cases = [*self]
+        for key, texts in filters:
+            known = {text for case in self for text in _values(case, key)}
+            if not known:
+                keys = {"id", "cluster", *(name for case in self for name in case.metadata)}
+                raise ValueError(f"no case has the key {key!r}; known: {_first(keys)}")
+            if unknown := texts - known:
+                raise ValueError(f"no case has the {key} {min(unknown)!r}; known: {_first(known)}")
+            cases = [case for case in cases if texts.intersection(_values(case, key))]
         if not cases:
             raise ValueError(f"no case of {self.name!r} has all of ids={ids!r} and where={where!r}")
         return Dataset(cases, name=self.name)
@@ -136,9 +132,10 @@ class Dataset(Sequence[Case]):
 
 
 def _values(case: Case, key: str) -> list[str]:
-    value = case.cluster or None if key == "cluster" else case.metadata.get(key)
-    if value is None and (key == "cluster" or key not in case.metadata):
-        return []
+    fields: dict[str, Json] = {**case.metadata, "id": case.id}
+    if case.cluster:
+        fields["cluster"] = case.cluster
+    value = fields.get(key, [])
     return [_as_text(item) for item in (value if isinstance(value, list) else [value])]
 
 
@@ -146,9 +143,7 @@ def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _check_known(value: str, known: Iterable[str], kind: str) -> None:
-    known = [*dict.fromkeys(known)]
-    if value not in known:
-        shown = get_close_matches(value, known, n=5, cutoff=0.5) or sorted(known)[:20]
-        more = f" and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
-        raise ValueError(f"no case has the {kind} {value!r}; known: {', '.join(shown)}{more}")
+def _first(known: Iterable[str]) -> str:
+    names = sorted(known)
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""  # noqa: PLR2004 - a choice
+    return ", ".join(names[:20]) + more

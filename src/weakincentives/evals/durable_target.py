@@ -121,9 +121,9 @@ class DurableTarget:
         found = await asyncio.to_thread(self._find, key)
         if isinstance(found, EndedRun):
             return found
-        ledger, one, used = adapter.ledger, RunUsage(calls=1, cost=0.0), None
+        ledger, one = adapter.ledger, RunUsage(calls=1, cost=0.0)
         try:
-            while not ledger.reserve(one):  # noqa: ASYNC110 - threads settle the ledger
+            while not ledger.reserve(one):  # noqa: ASYNC110 - threads release it
                 await asyncio.sleep(_POLL)
         except BudgetExceededError as error:
             return EndedRun(error=error)
@@ -137,10 +137,11 @@ class DurableTarget:
             earlier = {(row.path, row.position) for row in found[1]}
             new = [row for row in ended.rows if (row.path, row.position) not in earlier]
             used = adapter.priced(usage_of(read_rows(new)))
+            adapter.meter.add_run(used, adapter.model)
             return ended
         finally:
             self._open.discard(key)
-            ledger.settle(one, used)
+            ledger.release(one)
 
     def _find(self, key: str) -> EndedRun | tuple[str, Sequence[Row]]:
         """Returns a run that has ended, or the id of the run and the start of its log."""

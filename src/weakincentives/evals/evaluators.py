@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from .. import serde
-from ..displays import count_of, cut
+from ..displays import cut
 from ..serde.json_types import AnyJson, AnyValue, JsonSchema, comparable
 from ..serde.validation import check_schema, validation_issues
 from .cases import Case
@@ -50,38 +50,33 @@ def equals(
     def check(case: Case, run: EvalRun) -> Score:
         if (value := value_for(expected, case)) is None:
             return INAPPLICABLE
-        answer = run.text if run.output is None else run.output
-        return Score(_same(answer, value), _difference(answer, value))
+        return _compared(run.text if run.output is None else run.output, value)
 
     return Evaluator(function=check, name=name)
 
 
-def contains(*texts: FromCase[str], ignore_case: bool = False, name: str = "contains") -> Evaluator:
-    """The run's text contains all `texts`."""
-    return _texts(texts, name, ignore_case=ignore_case, wanted=True)
+def contains(text: FromCase[str], *more: FromCase[str], name: str = "contains") -> Evaluator:
+    """The run's text contains all of the given texts."""
+
+    def check(case: Case, run: EvalRun) -> Score:
+        if (texts := _texts((text, *more), case)) is None:
+            return INAPPLICABLE
+        missing = [one for one in texts if one not in run.text]
+        return Score(not missing, f"missing: {_show(missing)}")
+
+    return Evaluator(function=check, name=name)
 
 
 def not_contains(
-    *texts: FromCase[str], ignore_case: bool = False, name: str = "not_contains"
+    text: FromCase[str], *more: FromCase[str], name: str = "not_contains"
 ) -> Evaluator:
-    """The run's text contains none of `texts`; a failed run has no score."""
-    return _texts(texts, name, ignore_case=ignore_case, wanted=False)
-
-
-def _texts(
-    texts: Sequence[FromCase[str]], name: str, *, ignore_case: bool, wanted: bool
-) -> Evaluator:
-    if not texts:
-        raise ValueError(f"{'contains' if wanted else 'not_contains'} takes at least one text")
-    fold: Callable[[str], str] = str.casefold if ignore_case else str
+    """The run's text contains none of the given texts; a failed run has no score."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        text = fold(run.text)
-        given = [one for one in (value_for(each, case) for each in texts) if one is not None]
-        if len(given) < len(texts):
+        if (texts := _texts((text, *more), case)) is None:
             return INAPPLICABLE
-        wrong = [one for one in given if (fold(one) in text) is not wanted]
-        return Score(not wrong, f"{'missing' if wanted else 'found'}: {_show(wrong)}")
+        found = [one for one in texts if one in run.text]
+        return Score(not found, f"found: {_show(found)}")
 
     return Evaluator(function=check, name=name)
 
@@ -105,27 +100,14 @@ def matches_schema(schema: JsonSchema, *, name: str = "matches_schema") -> Evalu
     return Evaluator(function=check, name=name)
 
 
-def called(
-    tool: str,
-    arguments: FromCase[Arguments] | None = None,
-    *,
-    times: int | None = None,
-    name: str = "",
-) -> Evaluator:
-    """The run has called a tool, at least once or exactly `times`.
+def called(tool: str, arguments: FromCase[Arguments] | None = None, *, name: str = "") -> Evaluator:
+    """The run has called a tool with all of `arguments`; the call may have failed.
 
-    Only calls with all of `arguments` count, including calls that failed. Ids and other arguments
-    do not matter. A failed run has no score if the number of its calls is equal to `times`, because
-    it could have made more of them.
+    Ids and other arguments do not matter. Also applies to failed runs.
     """
 
     def check(case: Case, run: EvalRun) -> Score:
-        count = sum(_fits(call, tool, value_for(arguments, case)) for call in run.calls)
-        if count == times:
-            _check_complete(run)
-        calls = ", ".join([f"{call.name}({_show(call.arguments)})" for call in run.calls])
-        reason = f"{count_of(count, 'such call')} of {tool}; calls: {cut(calls, 500) or 'none'}"
-        return Score(count > 0 if times is None else count == times, reason)
+        return Score(_has_calls(run, [(tool, value_for(arguments, case))]), _made(run))
 
     return Evaluator(function=check, name=name or f"called_{tool}", on_failure=True)
 
@@ -133,8 +115,18 @@ def called(
 def not_called(
     tool: str, arguments: FromCase[Arguments] | None = None, *, name: str = ""
 ) -> Evaluator:
-    """The run has not called a tool, or not with all of `arguments`; see `called`."""
-    return called(tool, arguments, times=0, name=name or f"not_called_{tool}")
+    """The run has not called a tool, or not with all of `arguments`; see `called`.
+
+    A failed run without such a call has no score, because it could have made one.
+    """
+
+    def check(case: Case, run: EvalRun) -> Score:
+        is_called = _has_calls(run, [(tool, value_for(arguments, case))])
+        if not is_called:
+            _check_complete(run)
+        return Score(not is_called, _made(run))
+
+    return Evaluator(function=check, name=name or f"not_called_{tool}", on_failure=True)
 
 
 def called_in_order(
@@ -146,14 +138,10 @@ def called_in_order(
     """
 
     def check(case: Case, run: EvalRun) -> Score:
-        if (wanted := value_for(calls, case)) is None:
+        if (expected := value_for(calls, case)) is None:
             return INAPPLICABLE
-        rest = iter(run.calls)
-        for number, call in enumerate(wanted, 1):
-            tool, arguments = (call, None) if isinstance(call, str) else call
-            if not any(_fits(one, tool, arguments) for one in rest):
-                return Score(value=False, reason=f"no call number {number}: {_show(call)}")
-        return Score(value=True, reason="made all calls in order")
+        pairs = [(call, None) if isinstance(call, str) else call for call in expected]
+        return Score(_has_calls(run, pairs), f"{_made(run)}, expected {_show(expected)}")
 
     return Evaluator(function=check, name=name, on_failure=True)
 
@@ -174,10 +162,9 @@ def state_equals[T](
     """The session's values of a type equal `values`, in order; also applies to failed runs."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        if (wanted := value_for(values, case)) is None:
+        if (expected := value_for(values, case)) is None:
             return INAPPLICABLE
-        found, expected = list(run.session[kind].all()), list(wanted)
-        return Score(_same(found, expected), _difference(found, expected))
+        return _compared(list(run.session[kind].all()), list(expected))
 
     return Evaluator(function=check, name=name or f"state_{kind.__name__}", on_failure=True)
 
@@ -195,7 +182,7 @@ def file_equals(path: str, content: FromCase[str | bytes], *, name: str = "") ->
             found = run.files.read_bytes(path)
         except OSError as error:
             return Score(value=False, reason=f"cannot read {path!r}: {error}")
-        return Score(found == data, _difference(found, data))
+        return _compared(found, data)
 
     return Evaluator(function=check, name=name or f"file_{path}", on_failure=True)
 
@@ -244,6 +231,17 @@ def value_for[T](value: FromCase[T], case: Case) -> T | None:
     return expected
 
 
+def _texts(values: Sequence[FromCase[str]], case: Case) -> list[str] | None:
+    texts = [text for one in values if (text := value_for(one, case)) is not None]
+    return texts if len(texts) == len(values) else None
+
+
+def _has_calls(run: EvalRun, expected: Sequence[tuple[str, Arguments | None]]) -> bool:
+    """Returns whether a run has made these calls in this order, among other calls."""
+    rest = iter(run.calls)
+    return all(any(_fits(call, *pair) for call in rest) for pair in expected)
+
+
 def _fits(call: EvalCall, tool: str, arguments: Arguments | None) -> bool:
     return call.name == tool and all(
         key in call.arguments and _same(call.arguments[key], value)
@@ -251,15 +249,20 @@ def _fits(call: EvalCall, tool: str, arguments: Arguments | None) -> bool:
     )
 
 
+def _made(run: EvalRun) -> str:
+    calls = ", ".join([f"{call.name}({_show(call.arguments)})" for call in run.calls])
+    return f"calls: {cut(calls, 500) or 'none'}"
+
+
+def _compared(found: object, expected: object) -> Score:
+    return Score(_same(found, expected), f"got {_show(found)}, expected {_show(expected)}")
+
+
 def _same(one: AnyValue, other: AnyValue) -> bool:
     """Returns whether two values are equal as JSON."""
     if isinstance(one, str) and isinstance(other, str):
         return str(one) == str(other)
     return comparable(serde.dump(one)) == comparable(serde.dump(other))
-
-
-def _difference(found: object, expected: object) -> str:
-    return f"got {_show(found)}, expected {_show(expected)}"
 
 
 def _show(value: object) -> str:

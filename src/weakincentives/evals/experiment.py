@@ -22,10 +22,8 @@ from ..limits import Budget, Prices, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
 from .cases import Case, Dataset
 from .durable_target import DurableTarget
-from .evaluator_keys import key_of
 from .explanations import Explanations
-from .judges import model_of
-from .keys import case_digests, combined, digest, halves, prompt_parts, variant_parts
+from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
 from .options import EvaluateOptions, Progress, Target, Variant
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
@@ -225,8 +223,8 @@ class _Evaluation:
                     self._check(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
-                digest = "".join(case_digests(case))
-                cases[case.id] = CaseInfo(digest=digest, cluster=case.cluster, source=case.source)
+                digests = "".join(case_digests(case))
+                cases[case.id] = CaseInfo(digest=digests, cluster=case.cluster, source=case.source)
             except Exception as error:
                 place = f"{case.source}: " if case.source else ""
                 problems.append(f"{place}case {case.id!r}: {error}")
@@ -273,7 +271,7 @@ class _Evaluation:
         case = self._dataset[index]
         given, judged = halves(self._cases[case.id].digest)
         prompt, variant = arm.prompt(case)
-        key = combined(variant, case.id, given, str(repeat))
+        key = digest(variant, case.id, given, str(repeat))
         description = {
             "case": case.id,
             "repeat": repeat,
@@ -337,7 +335,7 @@ class _Evaluation:
             return scores, judges
         missing: list[tuple[str, Evaluator]] = []
         for one in self._evaluators:
-            key = combined(self._keys[one.name], judged)
+            key = digest(self._keys[one.name], judged)
             if (line := performed.stored.get(key)) is None:
                 missing.append((key, one))
             else:
@@ -364,7 +362,7 @@ class _Evaluation:
             judge = self._judge(model)
             parts = {**prompt_parts(prompt), **variant_parts(judge.inner, None, (prompt.settings,))}
             params = Case(id=one.name, params=tuple(prompt.params.values()))
-            key = combined("judge", digest(parts), case_digests(params)[0])
+            key = digest("judge", digest(parts), case_digests(params)[0])
             task = Task(
                 key=key,
                 description={"judge": one.name, "case": case.id},
@@ -400,7 +398,7 @@ class _Evaluation:
                 self._infos[name] = self._info(one, new.scales.get(name, one.scale))
 
     def _info(self, one: Evaluator, scale: Scale) -> EvaluatorInfo:
-        judge = self._judge(model_of(one)).model if one.is_judge else ""
+        judge = self._judge(one.model).model if one.is_judge else ""
         return EvaluatorInfo(key=self._keys[one.name], scale=scale, judge=judge)
 
     def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> RunUsage:
@@ -472,7 +470,7 @@ class _Evaluation:
             repeats=self._repeats,
             folder=str(self._folder),
             spent=self._ledger.spent,
-            judges=self._ledger.judges,
+            judges=self._ledger.judges.usage if self._ledger.judges.calls else NO_USAGE,
             reused=self._reused,
             is_complete=not any(result.outcome == "unrun" for result in results),
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],

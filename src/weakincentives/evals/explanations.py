@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..atomic_writes import replacing
-from .keys import changed_parts
 
 __all__ = ["Explanations", "store_parts"]
 
@@ -63,7 +62,9 @@ class Explanations:
         except (OSError, ValueError):
             yield "the variant"
             return
-        yield from changed_parts(old, new)
+        for name in sorted(old.keys() | new.keys()):
+            if old.get(name) != new.get(name):
+                yield name
 
     def notes(self) -> Iterator[str]:
         """Yields a note for each variant and reason."""

@@ -6,8 +6,8 @@ is counted against the budget before it is sent, with an estimate of its usage.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
@@ -19,7 +19,7 @@ from ..evaluation.errors import BudgetExceededError, PromptEvaluationError, Thro
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, Delta
-from ..limits import Budget, Prices, RunUsage, TokenUsage
+from ..limits import Budget, Meter, Prices, RunUsage, TokenUsage
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 
@@ -39,16 +39,23 @@ _NOTHING = RunUsage()
 class Ledger:
     """The usage of an experiment, with what its open requests will probably use.
 
-    `spent` has the usage of answers, and `judges` the judges' part of it. Threads can share a
-    ledger.
+    `meter` counts answers, and `judges` the judges' part of them. Threads can share a ledger.
     """
 
     budget: Budget | None = None
-    spent: RunUsage = field(default_factory=RunUsage)
-    judges: RunUsage = field(default_factory=RunUsage)
+    meter: Meter = field(default_factory=Meter)
+    judges: Meter = field(init=False)
     is_exhausted: bool = False
     _reserved: RunUsage = field(default_factory=RunUsage)
     _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self.judges = Meter(parent=self.meter)
+
+    @property
+    def spent(self) -> RunUsage:
+        """The usage of all answers."""
+        return self.meter.usage if self.meter.calls else _NOTHING
 
     def reserve(self, estimate: RunUsage) -> bool:
         """Reserves the estimate; returns false if open requests must end first.
@@ -72,23 +79,20 @@ class Ledger:
             self._reserved += estimate
             return True
 
-    def settle(self, estimate: RunUsage, usage: RunUsage | None, *, is_judge: bool = False) -> None:
-        """Replaces an estimate by the usage, or by nothing if the request failed."""
+    def release(self, estimate: RunUsage) -> None:
+        """Removes the estimate of a request that has ended."""
+        if self.budget is None:
+            return
         with self._lock:
-            if self.budget is not None:
-                left, open_ = self._reserved, estimate
-                self._reserved = RunUsage(
-                    TokenUsage(
-                        left.usage.input_tokens - open_.usage.input_tokens,
-                        left.usage.output_tokens - open_.usage.output_tokens,
-                    ),
-                    left.calls - open_.calls,
-                    cost=(left.cost or 0.0) - (open_.cost or 0.0),
-                )
-            if usage is not None:
-                self.spent += usage
-                if is_judge:
-                    self.judges += usage
+            left, ended = self._reserved, estimate
+            self._reserved = RunUsage(
+                TokenUsage(
+                    left.usage.input_tokens - ended.usage.input_tokens,
+                    left.usage.output_tokens - ended.usage.output_tokens,
+                ),
+                left.calls - ended.calls,
+                cost=(left.cost or 0.0) - (ended.cost or 0.0),
+            )
 
 
 def _exceeded(budget: Budget, usage: RunUsage) -> str:
@@ -173,7 +177,8 @@ class PacedAdapter(LoopAdapter):
         self.ledger, self.pace = ledger, pace
         # each answer's cost is asked for twice, by its run and for the ledger
         self.prices = prices = lru_cache(maxsize=1_024)(prices) if prices else None
-        self.max_wait, self.on_wait, self.is_judge = max_wait, on_wait, is_judge
+        self.max_wait, self.on_wait = max_wait, on_wait
+        self.meter = ledger.judges if is_judge else ledger.meter
         self.name, self.model = adapter.name, adapter.model
         super().__init__(clock=adapter.clock)
         self.config = adapter.config
@@ -257,34 +262,32 @@ class _PacedConnection(Connection):
             attempt.waited += seconds
             yield seconds
 
-    @contextmanager
-    def _counting(self, attempt: _Attempt, estimate: RunUsage) -> Generator[list[Piece]]:
-        """Counts a request; hides an error after which it is sent again."""
-        adapter, pieces = self._adapter, list[Piece]()
-        usage: RunUsage | None = None
-        try:
-            yield pieces
-            if pieces and isinstance(answer := pieces[-1], AssistantMessage):
-                tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
-                cost = adapter.prices(tokens, model) if adapter.prices else None
-                usage = RunUsage(tokens, calls=1, cost=cost)
+    def _end(self, estimate: RunUsage, answer: Piece | None) -> None:
+        """Counts a request that has ended, and its answer."""
+        adapter = self._adapter
+        adapter.pace.leave(answered=isinstance(answer, AssistantMessage))
+        if isinstance(answer, AssistantMessage):
+            tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
+            cost = adapter.prices(tokens, model) if adapter.prices else None
+            adapter.meter.add(tokens, calls=1, cost=cost, model=model)
+            if adapter.ledger.budget is not None:
                 size = tokens.input_tokens + tokens.output_tokens
                 self._expected = TokenUsage(size, max(tokens.output_tokens, 1))
-        except ThrottleError as error:
-            attempt.failures += 1
-            pause = _FIRST_PAUSE * 2 ** (attempt.failures - 1)
-            if error.retry_after is not None:
-                pause = max(error.retry_after.total_seconds(), 0.0)
-            if attempt.waited + pause > adapter.max_wait or pieces:
-                raise
-            adapter.pace.pause(pause)
-        except PromptEvaluationError as error:
-            attempt.failures += 1
-            if pieces or attempt.failures > _RETRIES.get(error.code, 0):
-                raise
-        finally:
-            adapter.pace.leave(answered=usage is not None)
-            adapter.ledger.settle(estimate, usage, is_judge=adapter.is_judge)
+        adapter.ledger.release(estimate)
+
+    def _is_sent_again(self, error: BaseException, attempt: _Attempt) -> bool:
+        """Returns whether a request that failed is sent again, after a pause if it is asked for."""
+        attempt.failures += 1
+        if not isinstance(error, ThrottleError):
+            code = error.code if isinstance(error, PromptEvaluationError) else ""
+            return attempt.failures <= _RETRIES.get(code, 0)
+        pause = _FIRST_PAUSE * 2 ** (attempt.failures - 1)
+        if error.retry_after is not None:
+            pause = max(error.retry_after.total_seconds(), 0.0)
+        if attempt.waited + pause > self._adapter.max_wait:
+            return False
+        self._adapter.pace.pause(pause)
+        return True
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         *_, answer = self._pieces(lambda: iter((self._inner.ask(request),)))
@@ -297,37 +300,49 @@ class _PacedConnection(Connection):
     def _pieces(self, ask: Callable[[], Iterator[Piece]]) -> Iterator[Piece]:
         attempt = _Attempt()
         while True:
-            estimate = _NOTHING
+            estimate, piece = _NOTHING, None
             for step in self._wait(attempt):
                 if isinstance(step, RunUsage):
                     estimate = step
                 else:
                     time.sleep(step)
-            with self._counting(attempt, estimate) as pieces:
+            try:
                 for piece in ask():
-                    pieces.append(piece)
                     yield piece
                 return
+            except BaseException as error:
+                if piece is not None or not self._is_sent_again(error, attempt):
+                    raise
+            finally:
+                self._end(estimate, piece)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         attempt = _Attempt()
         while True:
-            estimate = await self._wait_async(attempt)
-            with self._counting(attempt, estimate) as pieces:
+            estimate, answer = await self._wait_async(attempt), None
+            try:
                 answer = await self._inner.ask_async(request)
-                pieces.append(answer)
                 return answer
+            except BaseException as error:
+                if not self._is_sent_again(error, attempt):
+                    raise
+            finally:
+                self._end(estimate, answer)
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[Piece]:
         attempt = _Attempt()
         while True:
-            estimate = await self._wait_async(attempt)
-            with self._counting(attempt, estimate) as pieces:
+            estimate, piece = await self._wait_async(attempt), None
+            try:
                 async with aclosing(self._inner.ask_stream_async(request)) as stream:
                     async for piece in stream:
-                        pieces.append(piece)
                         yield piece
                 return
+            except BaseException as error:
+                if piece is not None or not self._is_sent_again(error, attempt):
+                    raise
+            finally:
+                self._end(estimate, piece)
 
     async def _wait_async(self, attempt: _Attempt) -> RunUsage:
         if self._adapter.ledger.budget is None and not self._adapter.pace.enter():

@@ -208,8 +208,11 @@ class Performer:
         file = performed.file
         assert file is not None  # a reused run has a file
         async with task.prompt.resources:
-            if not file.is_open:
-                file.open()
+            while not file.is_open:
+                try:
+                    file.open()
+                except BusyRun:  # another process scores it
+                    await asyncio.sleep(_POLL)
             session, sink = self._begin(task, file)
             log = sink.load(LoggedRun())
             apply_changes(session, file.left.get("state", {}), sink.types)

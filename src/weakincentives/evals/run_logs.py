@@ -48,6 +48,7 @@ type Line = dict[str, Any]  # Any: JSON values
 
 _TAIL = 8_192  # bytes; the end and the scores of most runs are shorter
 _FORMAT = 1
+_ROOT = '""'  # the path of the run itself, as JSON
 
 
 class BusyRun(Exception):
@@ -107,6 +108,7 @@ class RunFile:
     ended: Line | None = None
     files: VersionedFilesystem[Any] | None = None  # Any: entries of any filesystem
     _descriptor: int = -1
+    _end: str = ""  # written together with the scores
     _version: Any = None  # Any: the filesystem's version at the last entry
 
     @property
@@ -119,6 +121,8 @@ class RunFile:
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:
+            if self._end:
+                self._write(self._end.encode())
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -218,7 +222,8 @@ class RunFile:
         """Implements `LogTable.append`."""
         text = ""
         for number, (path, position, line) in enumerate(rows):
-            text += f'{{"path":{json.dumps(path)},"position":{position},"line":{line}'
+            shown = json.dumps(path) if path else _ROOT
+            text += f'{{"path":{shown},"position":{position},"line":{line}'
             if self.files is not None and not path and not number:
                 text += self._file_changes()
             text += "}\n"
@@ -245,12 +250,13 @@ class RunFile:
         self.rows[:], self.changes[:] = rows, [{} for _ in rows]
 
     def end(self, left: Mapping[str, object], ended: Mapping[str, object]) -> None:
-        """Stores what the run has left, and how it ended."""
-        self._write(f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n".encode())
+        """Stores what the run has left, and how it ended, together with its scores."""
+        self._end = f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n"
 
     def add_scores(self, scores: Mapping[str, Line]) -> None:
         """Stores scores, by the key of their evaluator."""
-        self._write(f"{json.dumps({'scores': scores})}\n".encode())
+        text, self._end = f"{self._end}{json.dumps({'scores': scores})}\n", ""
+        self._write(text.encode())
 
     def _write(self, data: bytes) -> None:
         while data:

@@ -2,10 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..errors import WeakIncentivesError
 from ..evaluation.logged_run import LoggedRun
+from ..evaluation.loop_adapter import LoopAdapter
 from ..filesystem import Filesystem
 from ..generics import Parametrized
 from ..limits import RunUsage
@@ -28,6 +30,7 @@ __all__ = [
     "EvalCall",
     "EvalRun",
     "Evaluator",
+    "JudgeModel",
     "Judgement",
     "Scale",
     "Score",
@@ -35,6 +38,7 @@ __all__ = [
     "ScoreResult",
     "Value",
     "evaluator",
+    "model_name",
 ]
 
 type Value = bool | float | str | None
@@ -128,6 +132,14 @@ type ScoreResult = Value | Score | Mapping[str, Value | Score]
 
 type Judgement = ScoreResult | Awaitable[ScoreResult]
 
+type JudgeModel = LoopAdapter | str | None
+"""A judge's model; `None` is the model of the experiment."""
+
+
+def model_name(model: JudgeModel) -> str:
+    """Returns the name of a model without its provider."""
+    return model.rpartition(":")[2] if isinstance(model, str) else model.model if model else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
@@ -135,7 +147,8 @@ class Evaluator:
 
     If `on_failure` is true, the function also receives runs that failed. `settings` are whatever
     else determines its scores, such as a threshold; if they or the function's source change, runs
-    are scored again. A judge takes a third argument, which runs its prompt.
+    are scored again. A judge takes a third argument, which runs its prompt, and may have its own
+    `model`.
     """
 
     function: Callable[..., Judgement]
@@ -144,6 +157,7 @@ class Evaluator:
     on_failure: bool = False
     settings: AnyJson = None
     is_judge: bool = False
+    model: JudgeModel = None
 
     def __call__(self, case: Case, run: EvalRun, /, *ask: AskJudge) -> Judgement:
         return self.function(case, run, *ask)
@@ -156,15 +170,20 @@ def evaluator(
     on_failure: bool = False,
     settings: AnyJson = None,
 ) -> Callable[[Callable[[Case, EvalRun], Judgement]], Evaluator]:
-    """Makes a function `(case, run)` an evaluator with a name and a scale.
+    """Makes a function `(case, run)` an evaluator, which is named after it by default.
 
-    A function without this decorator is an evaluator too, with its own name.
+    A function without this decorator is an evaluator too. Raises `ValueError` for a lambda without
+    `name`.
     """
 
     def make(function: Callable[[Case, EvalRun], Judgement]) -> Evaluator:
+        inner = function.func if isinstance(function, partial) else function
+        own_name = name or getattr(inner, "__name__", type(inner).__name__)
+        if own_name == "<lambda>":
+            raise ValueError("a lambda has no name; use evaluator(name=…)(lambda case, run: …)")
         return Evaluator(
             function=function,
-            name=name or function.__name__,
+            name=own_name,
             scale=scale or Scale(),
             on_failure=on_failure,
             settings=settings,

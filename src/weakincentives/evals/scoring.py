@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from math import isfinite
 from pathlib import Path
 from traceback import extract_tb
@@ -10,7 +11,7 @@ from traceback import extract_tb
 from ..displays import cut
 from ..errors import WeakIncentivesError, message_of, plain_text
 from ..inspection.secrets import mask_secrets
-from ..record_types import AnyType
+from ..serde.json_types import AnyValue
 from ..signatures import signature_of
 from .cases import Case
 from .scores import (
@@ -23,6 +24,7 @@ from .scores import (
     ScoreError,
     ScoreResult,
     Value,
+    evaluator,
 )
 
 __all__ = ["Kinds", "Scores", "check_evaluators", "score"]
@@ -48,8 +50,7 @@ class Kinds:
         if first != kind:
             raise ScoreError(
                 f"the score {name!r} must have one kind of value, got {value!r} for the case "
-                f"{case_id!r} but {other!r} for the case {other_id!r}; return only bools, only "
-                "numbers or only labels"
+                f"{case_id!r} but {other!r} for the case {other_id!r}"
             )
 
 
@@ -75,41 +76,22 @@ def check_evaluators(evaluators: Iterable[Evaluator | Callable[..., Judgement]])
     """
     checked: dict[str, Evaluator] = {}
     for given in evaluators:
-        one = given if isinstance(given, Evaluator) else _named(given)
-        arguments = (None,) * (3 if one.is_judge else 2)
+        one = given if isinstance(given, Evaluator) else evaluator()(given)
         try:
-            signature_of(one.function).bind(*arguments)
-        except TypeError as error:
-            raise TypeError(
-                f"the evaluator {one.name!r} must be a function (case, run): {error}"
-            ) from None
-        except ValueError:
-            pass  # some built-in functions have no signature
+            signature_of(one.function).bind(*["case", "run", "ask"][: 2 + one.is_judge])
+        except (TypeError, ValueError) as error:
+            problem = f"the evaluator {one.name!r} must be a function (case, run): {error}"
+            raise TypeError(problem) from None
         if one.name in checked:
-            raise ValueError(
-                f"two evaluators have the name {one.name!r}; give one of them another name="
-            )
+            raise ValueError(f"two evaluators have the name {one.name!r}; rename one of them")
         checked[one.name] = one
-    for name in checked:
-        parts = name.split(".")
-        if clash := checked.keys() & {".".join(parts[:end]) for end in range(1, len(parts))}:
+    for name, other in permutations(checked, 2):
+        if other.startswith(f"{name}."):
             raise ValueError(
-                f"the evaluator {clash.pop()!r} could give a score with the name of the evaluator "
-                f"{name!r}; rename one of them"
+                f"the evaluator {name!r} could give a score with the name of the evaluator "
+                f"{other!r}; rename one of them"
             )
     return list(checked.values())
-
-
-def _named(function: Callable[..., Judgement]) -> Evaluator:
-    if not callable(function):
-        raise TypeError(f"evaluators must be functions (case, run), got {function!r}")
-    inner: AnyType = function
-    while hasattr(inner, "func"):  # of a `partial`
-        inner = inner.func
-    name = getattr(inner, "__name__", type(inner).__name__)
-    if name == "<lambda>":
-        raise ValueError("a lambda has no name; use evaluator(name=…)(lambda case, run: …)")
-    return Evaluator(function=function, name=name)
 
 
 async def score(
@@ -125,51 +107,49 @@ async def score(
     it should be a coroutine that awaits `asyncio.to_thread(…)`.
     """
     scores, kinds = Scores(), kinds or Kinds()
+
+    def add(name: str, result: AnyValue, scale: Scale) -> None:
+        given = result if isinstance(result, Score) else Score(result)
+        scale = given.scale or scale
+        try:
+            value = _checked(given.value, scale)
+            kinds.check(name, value, case.id)
+        except Exception as error:  # such as the `OverflowError` of a large integer
+            scores.errors[name] = _describe(error)
+            return
+        scores.values[name], scores.scales[name] = value, scale
+        if given.reason:
+            scores.reasons[name] = plain_text(given.reason)
+
     called = list[Evaluator]()
     for one in evaluators:
         if run.error is None or one.on_failure:
             called.append(one)
         else:
             scores.reasons[one.name] = "not applicable: the run failed"
-
-    def check(name: str, value: Value) -> None:
-        kinds.check(name, value, case.id)
-
-    results = [_call(one, case, run, ask) for one in called]
-    waiting = [_awaited(result) for result in results if isinstance(result, Awaitable)]
-    finished = iter(await asyncio.gather(*waiting) if waiting else ())
-    for one, started in zip(called, results, strict=True):
-        result = next(finished) if isinstance(started, Awaitable) else started
-        if isinstance(result, Exception):
-            scores.errors[one.name] = _describe(result)
-        elif not isinstance(result, Mapping):
-            _add(scores, one.name, result, one.scale, check)
-        else:
-            for key, part in result.items():
-                _add(scores, f"{one.name}.{key}", part, one.scale, check)
+    calls = [_result(one, case, run, ask) for one in called]
+    # a task costs more than most evaluators
+    results = await asyncio.gather(*calls) if len(calls) > 1 else [await call for call in calls]
+    for one, result in zip(called, results, strict=True):
+        match result:
+            case Exception():
+                scores.errors[one.name] = _describe(result)
+            case Mapping():
+                for key, part in result.items():
+                    add(f"{one.name}.{key}", part, one.scale)
+            case _:
+                add(one.name, result, one.scale)
     return scores
 
 
-def _add(
-    scores: Scores,
-    name: str,
-    result: object,
-    scale: Scale,
-    check: Callable[[str, Value], None],
-) -> None:
-    """Adds the score, or the error if its value is not valid."""
-    value, reason = result, ""
-    if isinstance(result, Score):
-        value, reason, scale = result.value, result.reason, result.scale or scale
+async def _result(
+    one: Evaluator, case: Case, run: EvalRun, ask: AskJudge | None
+) -> ScoreResult | Exception:
     try:
-        checked = _checked(value, scale)
-        check(name, checked)
-    except Exception as error:  # such as the `OverflowError` of a large integer
-        scores.errors[name] = _describe(error)
-        return
-    scores.values[name], scores.scales[name] = checked, scale
-    if reason:
-        scores.reasons[name] = plain_text(reason)
+        result = one(case, run, ask) if one.is_judge and ask else one(case, run)
+        return await result if isinstance(result, Awaitable) else result
+    except Exception as error:  # reported as the score's error
+        return error
 
 
 def _checked(value: object, scale: Scale) -> Value:
@@ -188,33 +168,17 @@ def _checked(value: object, scale: Scale) -> Value:
             )
     if not isfinite(number):
         raise ScoreError(f"the value must be a finite number, got {number}")
-    if scale.bounds is not None and not min(scale.bounds) <= number <= max(scale.bounds):
-        raise ScoreError(
-            f"the value must be from {min(scale.bounds):g} to {max(scale.bounds):g}, got {number}; "
-            "return another value, or change the bounds of the evaluator's scale"
-        )
+    low, high = sorted(scale.bounds or (number, number))
+    if not low <= number <= high:
+        raise ScoreError(f"the value must be from {low:g} to {high:g}, got {number}")
     return number
-
-
-def _call(one: Evaluator, case: Case, run: EvalRun, ask: AskJudge | None) -> Judgement | Exception:
-    try:
-        return one(case, run, ask) if one.is_judge and ask else one(case, run)
-    except Exception as error:  # reported as the score's error
-        return error
-
-
-async def _awaited(result: Awaitable[ScoreResult]) -> ScoreResult | Exception:
-    try:
-        return await result
-    except Exception as error:
-        return error
 
 
 def _describe(error: Exception) -> str:
     """Returns the type and message of an exception, where it was raised, and no secrets."""
-    text = message_of(error)
-    if not isinstance(error, ScoreError):
-        text = f"{type(error).__name__}: {text.removeprefix(f'{type(error).__name__}: ')}"
+    text, kind = message_of(error), type(error).__name__
+    if not isinstance(error, ScoreError) and text.partition(":")[0] != kind:
+        text = f"{kind}: {text}"
     frames = extract_tb(error.__traceback__)
     if frames and not isinstance(error, WeakIncentivesError):
         text = f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
