@@ -54,6 +54,10 @@ demo: $(VENV)/.demo-stamp ## ask the documentation assistant: make demo Q="How d
 demo-local: $(VENV)/.local-stamp ## run the demo with a small model in the same process (weights: WINK_LOCAL_MODEL=path)
 	@$(PY) -m examples.docs_assistant --local $(ARGS) $(QUESTION)
 
+.PHONY: eval-demo
+eval-demo: $(VENV)/.demo-stamp ## compare three wordings of a prompt on 48 cases, offline: make eval-demo ARGS="--html page.html"
+	@WINK=$(abspath $(VENV)/bin/wink) sh examples/skills_assistant/evaluate.sh $(ARGS)
+
 .PHONY: bench
 bench: $(VENV)/.check-stamp ## run the benchmarks, compare them with their limits, and write benchmarks/RESULTS.md
 	$(PY) -m benchmarks $(ARGS)

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.eval_results import variant
+from support.eval_results import experiment, variant
 from weakincentives.evals.comparisons import ComparisonError, compare, compare_all
+from weakincentives.evals.gates import comparison_gate
+from weakincentives.evals.page import experiment_page
+from weakincentives.evals.reports import comparison_lines
 from weakincentives.evals.scores import Scale, Value
 
 BASE = variant("base", {"ok": "101 000 111 010 110"})
@@ -93,6 +96,27 @@ def test_inapplicable_score_in_one_variant_only_counts_as_missing() -> None:
     one = compare(variant("a", {"ok": "1 - - 1"}), variant("b", {"ok": "1 - 1 1"})).scores["ok"]
     assert one.result is not None
     assert (one.result.cases, one.result.of) == (2, 3)
+
+
+@pytest.mark.parametrize("anytime", [False, True])
+def test_score_that_applies_to_no_case_changes_no_verdict(anytime: bool) -> None:
+    better = " ".join(["1"] * 8 + ["0"] * 8)
+    scores = {"ok": (" ".join("0" * 16), better)}
+    alone, more = (
+        compare(
+            variant("a", {name: a for name, (a, _) in it.items()}),
+            variant("b", {name: b for name, (_, b) in it.items()}),
+            anytime=anytime,
+        )
+        for it in (scores, scores | {"none": (" ".join("-" * 16),) * 2})
+    )
+    assert more.family == alone.family == 1
+    assert more.scores["ok"] == alone.scores["ok"]
+    assert not more.scores["none"].is_tested
+    assert "none: not applicable to any case" in [*comparison_lines(more)]
+    page = "".join(experiment_page(experiment(more.a, more.b), comparisons=[more]))
+    assert "none applies to no case." in page
+    assert comparison_gate(more) == comparison_gate(alone)
 
 
 def test_family_is_all_scores_of_all_variants() -> None:

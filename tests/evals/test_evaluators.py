@@ -115,6 +115,21 @@ def test_equals_does_not_apply_without_an_expected_value() -> None:
     assert value_of(equals(), run_of("tea")) is None
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        equals(lambda _: None),
+        contains("tea", lambda case: case.expected),
+        not_contains(lambda case: case.expected),
+        called_in_order(lambda case: case.expected),
+        state_equals(Order, lambda case: case.expected),
+        file_equals("a.txt", lambda case: case.expected),
+    ],
+)
+def test_evaluator_does_not_apply_to_a_case_whose_expected_value_is_none(one: Evaluator) -> None:
+    assert value_of(one, run_of("tea")) is None
+
+
 def test_contains_all_texts() -> None:
     run = run_of("Tea and milk")
     assert value_of(contains("Tea", "milk"), run) is True

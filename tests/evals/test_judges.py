@@ -309,6 +309,14 @@ def test_equal_texts_are_a_tie_without_asking() -> None:
     assert adapter.requests == []
 
 
+def test_pair_judge_does_not_apply_and_does_not_ask_without_another_text() -> None:
+    adapter = prefers("first")
+    unexpected = Case(id="1")
+    for one in (pair_judge("It is right."), pair_judge("It is right.", against=lambda _: None)):
+        assert scored(one, adapter, text="41", case=unexpected).values == {"judge": None}
+    assert adapter.requests == []
+
+
 def test_pair_judge_with_its_own_prompt_and_other_text() -> None:
     section = MarkdownSection[JudgedPair](
         title="Task", key="task", template="First answer:\n$first\n\nSecond answer:\n$second"

@@ -14,7 +14,7 @@ from weakincentives.evals.comparisons import compare
 from weakincentives.evals.reports import comparison_lines, experiment_lines, mean_text
 from weakincentives.evals.results import Experiment, RunResult, VariantResults
 from weakincentives.evals.scores import Scale, Value
-from weakincentives.limits import RunUsage
+from weakincentives.limits import RunUsage, TokenUsage
 
 HOSTILE = [
     *("\x1b[31m", "\x00", "\ufffe", "\ud800", "\u2028", "\r\n", "a\tb", "😀👨‍👩‍👧", "]]>"),
@@ -55,7 +55,7 @@ def test_errors_are_not_zeros_in_any_report() -> None:
 def test_scores_of_zero_are_shown() -> None:
     zeros: list[list[Value]] = [[0.0], [0]]
     one = variant("base", {"s": zeros, "ok": [[False], [False]]})
-    assert "s: mean 0 of 2 scored" in lines(experiment(one))
+    assert "s: mean 0 over 2 scored" in lines(experiment(one))
     assert "ok: 0.0 % of 2 scored, 95 % interval 0.0-65.8 %" in lines(experiment(one))
     xml = "".join(junit_xml(experiment(one)))
     assert "s: 0\nok: fail" in xml
@@ -67,7 +67,7 @@ def test_numbers_have_their_range_and_labels_their_counts() -> None:
     one = variant("a", {"s": numbers, "t": words}, scales={"s": Scale(bounds=(0, 100))})
     text = lines(experiment(one))
     assert (
-        "s: mean 49 of 1 scored (24.5 to 74.5 if the error had the lowest or the highest score), "
+        "s: mean 49 over 1 scored (24.5 to 74.5 if the error had the lowest or the highest score), "
         "1 of 2 scored"
     ) in text
     assert "t: formal 1, casual 1" in text
@@ -90,6 +90,33 @@ def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
     unpriced = [replace(it, usage=RunUsage(calls=1)) for it in one.results]
     text = lines(experiment(replace(one, results=unpriced)))
     assert "these runs cost an unknown amount" in text
+
+
+def test_tokens_are_reported_if_there_are_any() -> None:
+    one = variant("base", {"ok": "1 0"})
+    used = RunUsage(TokenUsage(input_tokens=1_200, output_tokens=30), calls=1, cost=0.25)
+    text = lines(experiment(replace(one, results=[replace(it, usage=used) for it in one.results])))
+    assert "these runs cost $0.5000, 2,400 input and 60 output tokens\n" in text
+
+
+def test_reason_follows_its_score_and_is_marked_if_it_is_truncated() -> None:
+    one = variant("base", {"ok": "0 0"})
+    reasons = ["no number", f"no number in {'x' * 5_000}"]
+    pairs = zip(one.results, reasons, strict=True)
+    results = [replace(it, reasons={"ok": reason}) for it, reason in pairs]
+    *_, first, second = lines(experiment(replace(one, results=results))).splitlines()
+    assert first == "  c0: ok: fail, no number"
+    assert second.startswith("  c1: ok: fail, no number in xxx")
+    assert second.endswith("x…")
+    assert len(second) < 110
+
+
+def test_difference_and_its_interval_have_the_same_number_of_decimals() -> None:
+    before: list[list[Value]] = [[1 / 3], [0.5], [0.1], [0.2]]
+    after: list[list[Value]] = [[2 / 3], [0.7], [0.1], [0.25]]
+    compared = compare(variant("a", {"s": before}), variant("b", {"s": after}))
+    text = "\n".join(comparison_lines(compared))
+    assert "  +0.146, 95 % interval -0.095 to +0.386, p = " in text
 
 
 def test_comparison_has_the_verdict_the_pairs_and_the_changed_cases() -> None:

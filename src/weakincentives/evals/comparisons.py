@@ -81,6 +81,11 @@ class ScoreComparison:
     corrected_p: float | None = None
 
     @property
+    def is_tested(self) -> bool:
+        """Whether the score applies to any case and is not a label."""
+        return self.result is not None and self.result.of > 0
+
+    @property
     def worse(self) -> tuple[str, ...]:
         """The cases in which B is worse than A."""
         if self.result is None:
@@ -134,17 +139,18 @@ def compare_all(
     is_common = options.get("common_cases", False)
     pairs = [_paired(a, b, common_cases=is_common) for a, b in variants]
     margin, anytime = options.get("margin"), options.get("anytime", False)
-    rules = _Rules(margin, anytime, max(1, sum(len(pair.scores) for pair in pairs)))
+    family = sum(_applies(pair, score) for pair in pairs for score in pair.scores)
+    rules = _Rules(margin, anytime, max(1, family))
     found = [{score: rules.compared(pair, score) for score in pair.scores} for pair in pairs]
-    results = [one.result for scores in found for one in scores.values() if one.result]
-    corrected = iter(holm([1.0 if result.p is None else result.p for result in results]))
-    family = len(results)
+    tested = [one.result for scores in found for one in scores.values() if one.is_tested]
+    corrected = iter(holm([1.0 if it is None or it.p is None else it.p for it in tested]))
+    family = len(tested)
     return [
         Comparisons(
             a=pair.a,
             b=pair.b,
             scores={
-                name: _corrected(one, next(corrected), family) if one.result else one
+                name: _corrected(one, next(corrected), family) if one.is_tested else one
                 for name, one in scores.items()
             },
             family=family,
@@ -285,6 +291,10 @@ def _values(pair: _Pair, score: str) -> tuple[dict[str, list[float | None]], ...
     both = pair.a.values(score), pair.b.values(score)
     cases = [case for case in pair.b.cases if case in both[0] or case in both[1]]
     return tuple([{case: values.get(case) or [None] for case in cases} for values in both])
+
+
+def _applies(pair: _Pair, score: str) -> bool:
+    return bool(pair.a.values(score) or pair.b.values(score))
 
 
 def _corrected(one: ScoreComparison, p: float, family: int) -> ScoreComparison:

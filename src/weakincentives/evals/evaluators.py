@@ -1,6 +1,7 @@
 """Ready-made evaluators: each function returns an `Evaluator` whose score is true or false.
 
-An expected value that differs between cases is given as a function of the case.
+An expected value that differs between cases is given as a function of the case. The score does not
+apply to a case for which it returns `None`; for the arguments of a call, `None` means any.
 """
 
 import json
@@ -28,10 +29,12 @@ __all__ = [
     "state_equals",
 ]
 
-type FromCase[T] = T | Callable[[Case], T]
-"""An expected value, or a function that returns it for a case."""
+type FromCase[T] = T | Callable[[Case], T | None]
+"""An expected value, or a function that returns it for a case, or `None` if there is none."""
 
 type Arguments = Mapping[str, AnyJson]
+
+INAPPLICABLE = Score(None, "the case has no expected value")
 
 
 def equals(
@@ -46,7 +49,7 @@ def equals(
 
     def check(case: Case, run: EvalRun) -> Score:
         if (value := value_for(expected, case)) is None:
-            return Score(None, "the case has no expected value")
+            return INAPPLICABLE
         return _compared(run.text if run.output is None else run.output, value)
 
     return Evaluator(function=check, name=name)
@@ -56,7 +59,8 @@ def contains(text: FromCase[str], *more: FromCase[str], name: str = "contains") 
     """The run's text contains all of the given texts."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        texts = [value_for(one, case) for one in (text, *more)]
+        if (texts := _texts((text, *more), case)) is None:
+            return INAPPLICABLE
         missing = [one for one in texts if one not in run.text]
         return Score(not missing, f"missing: {_show(missing)}")
 
@@ -69,7 +73,8 @@ def not_contains(
     """The run's text contains none of the given texts; a failed run has no score."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        texts = [value_for(one, case) for one in (text, *more)]
+        if (texts := _texts((text, *more), case)) is None:
+            return INAPPLICABLE
         found = [one for one in texts if one in run.text]
         return Score(not found, f"found: {_show(found)}")
 
@@ -133,7 +138,8 @@ def called_in_order(
     """
 
     def check(case: Case, run: EvalRun) -> Score:
-        expected = value_for(calls, case)
+        if (expected := value_for(calls, case)) is None:
+            return INAPPLICABLE
         pairs = [(call, None) if isinstance(call, str) else call for call in expected]
         return Score(_has_calls(run, pairs), f"{_made(run)}, expected {_show(expected)}")
 
@@ -156,7 +162,9 @@ def state_equals[T](
     """The session's values of a type equal `values`, in order; also applies to failed runs."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        return _compared(list(run.session[kind].all()), list(value_for(values, case)))
+        if (expected := value_for(values, case)) is None:
+            return INAPPLICABLE
+        return _compared(list(run.session[kind].all()), list(expected))
 
     return Evaluator(function=check, name=name or f"state_{kind.__name__}", on_failure=True)
 
@@ -165,7 +173,8 @@ def file_equals(path: str, content: FromCase[str | bytes], *, name: str = "") ->
     """A file in the prompt's filesystem has this content; also applies to failed runs."""
 
     def check(case: Case, run: EvalRun) -> Score:
-        expected = value_for(content, case)
+        if (expected := value_for(content, case)) is None:
+            return INAPPLICABLE
         data = expected.encode() if isinstance(expected, str) else expected
         if run.files is None:
             raise ScoreError("the prompt has no filesystem; add a WorkspaceSection")
@@ -213,13 +222,18 @@ def _check_complete(run: EvalRun) -> None:
         raise ScoreError("the run failed, so the rest of it is unknown")
 
 
-def value_for[T](value: FromCase[T], case: Case) -> T:
+def value_for[T](value: FromCase[T], case: Case) -> T | None:
     """Returns an expected value, or calls the function that returns it."""
     if not callable(value):
         return value
     result: AnyValue = value(case)  # for type checkers, T itself might be callable
-    expected: T = result
+    expected: T | None = result
     return expected
+
+
+def _texts(values: Sequence[FromCase[str]], case: Case) -> list[str] | None:
+    texts = [text for one in values if (text := value_for(one, case)) is not None]
+    return texts if len(texts) == len(values) else None
 
 
 def _has_calls(run: EvalRun, expected: Sequence[tuple[str, Arguments | None]]) -> bool:

@@ -85,9 +85,14 @@ def rate_gate(variant: VariantResults, score: str, limit: float) -> Gate:
 
 
 def comparison_gate(comparisons: Comparisons) -> Gate:
-    """Checks that no score is worse: each must be better, or equivalent within the margin."""
+    """Checks that no score is worse: each must be better, or equivalent within the margin.
+
+    Labels and scores that apply to no case are left out.
+    """
     verdicts = {
-        score: one.result.verdict for score, one in comparisons.scores.items() if one.result
+        score: one.result.verdict
+        for score, one in comparisons.scores.items()
+        if one.result is not None and one.is_tested
     }
     found = set(verdicts.values())
     result: GateResult = "holds"

@@ -18,7 +18,7 @@ from ..prompt.template import AnyPrompt, AnyTemplate, Prompt, PromptTemplate
 from ..record_types import AnyType
 from ..serde.json_types import AnyValue
 from .cases import Case
-from .evaluators import FromCase, value_for
+from .evaluators import INAPPLICABLE, FromCase, value_for
 from .scores import AskJudge, EvalRun, Evaluator, Judgement, JudgeModel, Scale, Score, ScoreError
 
 __all__ = [
@@ -142,16 +142,16 @@ def judge(
 def pair_judge(
     prompt: JudgePrompt,
     *,
-    against: FromCase[str] = lambda case: _text(case.expected),
+    against: FromCase[str] = lambda case: None if case.expected is None else _text(case.expected),
     model: JudgeModel = None,
     name: str = "",
 ) -> Evaluator:
     """Makes a prompt an evaluator that prefers either a run's text or another text.
 
-    The other text is `against`, which defaults to the case's expected value. The judge is asked in
-    both orders. The score is 1 or 0 if the run's text is better or worse in both, otherwise 0.5.
-    The prompt's output type is `Preference`, and its params are a `JudgedPair`. Instead of a
-    prompt, you can pass a criterion.
+    The other text is `against`, which defaults to the case's expected value; if there is none, the
+    score does not apply. The judge is asked in both orders. The score is 1 or 0 if the run's text
+    is better or worse in both, otherwise 0.5. The prompt's output type is `Preference`, and its
+    params are a `JudgedPair`. Instead of a prompt, you can pass a criterion.
     """
     if isinstance(prompt, str):
         task = f"Decide which answer is better by this criterion: {prompt}"
@@ -160,7 +160,9 @@ def pair_judge(
     base = _checked(prompt, Preference)
 
     async def check(case: Case, run: EvalRun, ask: AskJudge) -> Score:
-        own, other = fenced(run.text), fenced(value_for(against, case))
+        if (text := value_for(against, case)) is None:
+            return INAPPLICABLE
+        own, other = fenced(run.text), fenced(text)
         if own == other:
             return Score(0.5, "both texts are equal")
         pairs = [JudgedPair(_input(case), *texts) for texts in ((own, other), (other, own))]

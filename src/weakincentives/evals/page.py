@@ -184,7 +184,7 @@ class _Table:
         scores = [
             {
                 "score": name,
-                "verdict": one.result.verdict if one.result else "",
+                "verdict": _verdict(one),
                 "words": _in_words(a, b, name, one),
                 "text": difference_text(one),
                 "difference": one.result and one.result.difference,
@@ -242,16 +242,22 @@ def _price(record: Record) -> float | None:
     return cost if isinstance(cost, int | float) else None
 
 
+def _verdict(one: ScoreComparison) -> str:
+    return one.result.verdict if one.result is not None and one.is_tested else ""
+
+
 def _in_words(a: str, b: str, score: str, one: ScoreComparison) -> str:
     """Returns a verdict as a sentence."""
     rest = verdict_text(one).partition("; ")[2]
-    match one.result.verdict if one.result else "":
+    match _verdict(one):
         case "better" | "worse" as verdict:
             words = f"{b} is {verdict} than {a} in {score}"
         case "equivalent":
             words = f"{b} and {a} are equivalent within the margin in {score}"
         case "inconclusive":
             words = f"It is not clear whether {b} is better or worse than {a} in {score}"
+        case _ if one.result is not None:
+            words = f"{score} applies to no case"
         case _:
             words = f"{score} has labels, which are counted but not compared"
     return f"{words}: {rest}." if rest else f"{words}."

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from math import floor, inf, log10
 
-from ..displays import count_of, one_line
+from ..displays import count_of, cut
 from ..limits import RunUsage
 from .comparison import Comparison
 from .comparisons import Comparisons, ScoreComparison
@@ -24,7 +25,7 @@ __all__ = [
     "verdict_text",
 ]
 
-_NAMED, _SMALLEST_P = 10, 0.0001
+_NAMED, _SMALLEST_P, _LINE = 10, 0.0001, 100
 _NONE = "–"  # noqa: RUF001 - a dash represents a missing number
 
 
@@ -39,11 +40,12 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     for variant in experiment.variants.values():
         outcomes = Counter(result.outcome for result in variant.results)
         ends = ", ".join([f"{count:,} {outcome}" for outcome, count in outcomes.items()])
-        yield f"{variant.name}: {ends}; these runs cost {_cost(variant.usage)}"
+        usage = f"{_cost(variant.usage)}{_tokens(variant.usage)}"
+        yield f"{variant.name}: {ends}; these runs cost {usage}"
         for score in variant.evaluators:
             yield f"  {score}: {summary_text(variant, score)}"
         problems = [
-            f"  {result.case}{repeat_text(experiment, result)}: {one_line(problem)}"
+            f"  {result.case}{repeat_text(experiment, result)}: {_beginning(problem)}"
             for result in variant.results
             for problem in run_problems(variant, result)
         ]
@@ -60,10 +62,20 @@ def repeat_text(experiment: Experiment, result: RunResult) -> str:
     return f" #{result.repeat + 1}" * (experiment.repeats > 1)
 
 
+def _beginning(problem: str) -> str:
+    return cut(" ".join(problem[: 10 * _LINE].split()), _LINE, counted=False)
+
+
 def _cost(usage: RunUsage) -> str:
     if usage.cost is None:
         return "an unknown amount" if usage.calls else "$0"
     return f"${usage.cost:.4f}"
+
+
+def _tokens(usage: RunUsage) -> str:
+    tokens = usage.usage
+    counts = f", {tokens.input_tokens:,} input and {tokens.output_tokens:,} output tokens"
+    return counts * bool(tokens.input_tokens or tokens.output_tokens)
 
 
 def mean_text(summary: ScoreSummary) -> str:
@@ -75,8 +87,10 @@ def mean_text(summary: ScoreSummary) -> str:
         return ", ".join([f"{label} {count:,}" for label, count in summary.labels.items()])
     if summary.mean is None:
         return "no score"
-    mean = f"{_percent(summary.mean)} %" if summary.is_rate else f"mean {summary.mean:.4g}"
-    text = f"{mean} of {summary.scored:,} scored"
+    if summary.is_rate:
+        text = f"{_percent(summary.mean)} % of {summary.scored:,} scored"
+    else:
+        text = f"mean {summary.mean:.4g} over {summary.scored:,} scored"
     if not summary.errors or summary.if_errors is None:
         return text
     low, high = summary.if_errors
@@ -116,6 +130,8 @@ def comparison_lines(comparisons: Comparisons) -> Iterator[str]:
     for score, one in comparisons.scores.items():
         lower = "" if one.higher_is_better else " (lower is better)"
         yield f"{score}{lower}: {verdict_text(one)}"
+        if one.result is not None and not one.is_tested:
+            continue
         yield f"  {a.name}: {summary_text(a, score)}"
         yield f"  {b.name}: {summary_text(b, score)}"
         if one.result is not None:
@@ -129,6 +145,8 @@ def verdict_text(one: ScoreComparison) -> str:
     result = one.result
     if result is None:
         return "labels are not compared"
+    if not one.is_tested:
+        return "not applicable to any case"
     more = ""
     if result.more_cases is not None:
         more = f"about {count_of(result.more_cases, 'more case')} needed for the margin"
@@ -142,8 +160,10 @@ def difference_text(one: ScoreComparison) -> str:
         return _NONE
     is_rate = one.a.is_rate and one.b.is_rate
 
+    decimals = _decimals(result.interval)
+
     def shown(value: float) -> str:
-        return f"{100 * value:+.1f}" if is_rate else f"{value:+.4g}"
+        return f"{100 * value:+.1f}" if is_rate else f"{value:+{decimals}}"
 
     interval = _NONE
     if result.interval is not None:
@@ -158,6 +178,12 @@ def difference_text(one: ScoreComparison) -> str:
     if result.if_errors is not None:
         parts.append(f"{shown(result.if_errors[0])} to {shown(result.if_errors[1])} by errors")
     return ", ".join(parts)
+
+
+def _decimals(interval: tuple[float, float] | None) -> str:
+    """Returns the format of a difference and of its interval, whose width has three digits."""
+    width = 0.0 if interval is None else interval[1] - interval[0]
+    return f".{max(0, 2 - floor(log10(width)))}f" if 0 < width < inf else ".4g"
 
 
 def _changes_text(result: Comparison) -> str:
@@ -177,7 +203,7 @@ def run_problems(variant: VariantResults, result: RunResult) -> list[str]:
     ended = [f"{result.outcome}: {result.error}"] * has_failed
     errors = [f"{score}: {error}" for score, error in result.score_errors.items()]
     failing = [
-        f"{score}: {value_text(value)} {result.reasons.get(score, '')}".rstrip()
+        ", ".join(filter(None, (f"{score}: {value_text(value)}", result.reasons.get(score))))
         for score, value in result.scores.items()
         if is_failing(variant, score, value)
     ]
