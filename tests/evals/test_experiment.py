@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,6 +30,7 @@ from support.eval_models import (
     turn_of,
     write_notes,
 )
+from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.model_names import adapter_for
 from weakincentives.evals import (
     Case,
@@ -44,10 +46,11 @@ from weakincentives.evals import (
 from weakincentives.evals.judges import judge
 from weakincentives.evaluation.config import RunConfig
 from weakincentives.evaluation.inner_loop import ProviderRequest
-from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.evaluation.messages import AssistantMessage, Finish
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.model_settings import ModelSettings
 from weakincentives.prompt import MarkdownSection, PromptTemplate
+from weakincentives.visibility import SectionVisibility
 
 
 def values(experiment: Experiment, variant: str = "base", score: str = "is_right") -> list[Any]:
@@ -95,8 +98,10 @@ def test_another_server_asks_again() -> None:
         adapter_for("openai:m", base_url=f"http://127.0.0.1:{port}/v1", api_key="a-secret-key")
         for port in (8001, 8002)
     )
-    assert one.identity() != other.identity()  # type: ignore[attr-defined]
-    assert "a-secret-key" not in str(one.identity())  # type: ignore[attr-defined]
+    assert isinstance(one, LoopAdapter)
+    assert isinstance(other, LoopAdapter)
+    assert one.identity() != other.identity()
+    assert "a-secret-key" not in str(one.identity())
 
 
 def described(text: str) -> PromptTemplate[None]:
@@ -347,10 +352,9 @@ def test_failures_of_a_provider_and_cut_answers_are_asked_again(tmp_path: Path) 
 
 
 def test_an_answer_that_is_too_long_is_a_failure_of_the_run_and_is_kept(tmp_path: Path) -> None:
-    lengths = iter(["length", "stop"])
-    model = FunctionAdapter(
-        lambda *_: AssistantMessage(text="q0", finish=next(lengths), usage=TokenUsage(10, 5))  # type: ignore[arg-type]
-    )
+    finishes: list[Finish] = ["length", "stop"]
+    left = iter(finishes)
+    model = FunctionAdapter(lambda *_: AssistantMessage(text="q0", finish=next(left)))
     for _ in range(2):
         result = evaluate(
             questions(), question_cases(1), evaluators=[is_right], model=model, folder=tmp_path
@@ -473,6 +477,10 @@ def test_cases_do_not_see_each_other(tmp_path: Path) -> None:
         ({"repeats": 0}, "repeats must be at least 1, got 0"),
         ({"repeats": -1}, "repeats must not be negative, got -1"),
         ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
+        ({"timeout": 0}, "timeout must be more than 0 seconds"),
+        ({"max_wait": float("nan")}, "max_wait must be more than 0 seconds"),
+        ({"budget": Budget(max_tool_calls=3)}, "cannot have max_tool_calls"),
+        ({"budget": Budget(max_input_tokens=0)}, "max_input_tokens must be more than 0"),
         ({"budget": Budget(max_cost=0)}, "max_cost must be more than 0, got 0"),
         ({"budget": Budget(max_cost=1.0)}, "the price of 'm' is unknown"),
         ({"variants": [Variant(name="a"), Variant(name="a")]}, "two variants have the name 'a'"),
@@ -496,9 +504,16 @@ def test_what_cannot_work_is_rejected_before_the_first_request(
     model = FunctionAdapter(echo)
     given = dict(options)
     cases = given.pop("cases", question_cases(1))
+    given.setdefault("model", model)
     with pytest.raises(ValueError, match=message):
-        evaluate(questions(), cases, **{"model": model, **given})
+        evaluate(questions(), cases, **given)
     assert model.asked == 0
+
+
+def test_a_misspelt_option_is_named() -> None:
+    options: Any = {"repeat": 5}
+    with pytest.raises(TypeError, match="did you mean 'repeats'"):
+        evaluate(questions(), question_cases(1), model=FunctionAdapter(echo), **options)
 
 
 def test_evaluate_in_a_running_loop_names_the_async_function() -> None:
@@ -508,6 +523,158 @@ def test_evaluate_in_a_running_loop_names_the_async_function() -> None:
         return await evaluate_async(questions(), question_cases(1), model=FunctionAdapter(echo))
 
     assert len(asyncio.run(main())["base"].results) == 1
+
+
+def test_a_plain_tool_that_blocks_does_not_keep_its_worker() -> None:
+    def block() -> str:
+        """Blocks."""
+        time.sleep(3)
+        return "late"
+
+    template = PromptTemplate(
+        ns="evals",
+        key="blocking",
+        sections=[MarkdownSection[Question](title="Q", template="$text", tools=[block], key="q")],
+    )
+
+    async def main() -> tuple[Experiment, float]:
+        started = time.monotonic()
+        result = await evaluate_async(
+            template,
+            question_cases(2),
+            model=FunctionAdapter(lambda *_: calls(("block", "{}"))),
+            concurrency=1,
+            timeout=0.3,
+        )
+        return result, time.monotonic() - started
+
+    result, seconds = asyncio.run(main())
+    assert [one.outcome for one in result["base"].results] == ["failed"] * 2
+    assert seconds < 2
+
+
+def test_code_that_decides_about_the_prompt_is_part_of_the_key(tmp_path: Path) -> None:
+    def template(days: int, visible: bool, summary: bool) -> PromptTemplate[None]:
+        def first() -> str:
+            """Find."""
+            return "1"
+
+        def second() -> str:
+            """Find."""
+            return "2"
+
+        def yes() -> bool:
+            return True
+
+        def no() -> bool:
+            return False
+
+        tool = replaced(first if days == 1 else second, "find")
+        return PromptTemplate(
+            ns="evals",
+            key="code",
+            sections=[
+                MarkdownSection[Question](title="Q", template="$text", tools=[tool], key="q"),
+                MarkdownSection(title="A", template="a", enabled=yes if visible else no, key="a"),
+                MarkdownSection(
+                    title="B",
+                    template="b",
+                    summary="B.",
+                    key="b",
+                    visibility=SectionVisibility.SUMMARY if summary else SectionVisibility.FULL,
+                ),
+            ],
+        )
+
+    model = FunctionAdapter(lambda *_: say("x"))
+    for number, arguments in enumerate(
+        [(1, True, True), (2, True, True), (1, False, True), (1, True, False)], start=1
+    ):
+        for _ in range(2):
+            evaluate(template(*arguments), question_cases(1), model=model, folder=tmp_path)
+        assert model.asked == number
+
+
+def replaced(function: Callable[[], str], name: str) -> Callable[[], str]:
+    function.__name__ = name
+    return function
+
+
+def test_params_that_a_function_binds_are_part_of_the_key(tmp_path: Path) -> None:
+    template = questions()
+    model = FunctionAdapter(echo)
+    result = evaluate(
+        lambda case: template.bind(Question("quiet")),
+        [Case(id="1", message="hello")],
+        evaluators=[evaluator(name="text")(lambda case, run: run.text)],
+        variants=[
+            Variant(name="quiet"),
+            Variant(name="loud", prompt=lambda case: template.bind(Question("LOUD"))),
+        ],
+        model=model,
+        folder=tmp_path,
+    )
+    assert values(result, "quiet", "text") == ["quiet"]
+    assert values(result, "loud", "text") == ["LOUD"]
+
+
+def test_two_processes_that_score_one_folder_do_not_mix_their_runs(tmp_path: Path) -> None:
+    model = FunctionAdapter(echo)
+    evaluate(questions(), question_cases(4), model=model, folder=tmp_path)
+
+    @evaluator(name="slow")
+    async def slow(case: Case, run: EvalRun) -> bool:
+        await asyncio.sleep(0.4)
+        return case.expected in run.text
+
+    async def main() -> list[Experiment]:
+        return await asyncio.gather(
+            *[
+                evaluate_async(
+                    questions(), question_cases(4), evaluators=[slow], model=model, folder=tmp_path
+                )
+                for _ in range(2)
+            ]
+        )
+
+    for result in asyncio.run(main()):
+        assert values(result, score="slow") == [True] * 4
+
+
+@pytest.mark.parametrize("damage", ["middle", "left", "format"])
+def test_a_damaged_log_is_never_scored(tmp_path: Path, damage: str) -> None:
+    model = FunctionAdapter(echo)
+    evaluate(questions(), question_cases(1), model=model, folder=tmp_path)
+    (log,) = (tmp_path / "runs").iterdir()
+    lines = log.read_text().splitlines(keepends=True)
+    if damage == "middle":
+        lines[1] = lines[1][:-9] + "\n"
+    elif damage == "left":
+        lines = [line for line in lines if '"left"' not in line]
+    else:
+        lines[0] = lines[0].replace('"format": 1', '"format": 2')
+    log.write_text("".join(lines))
+    result = evaluate(
+        questions(), question_cases(1), evaluators=[is_right], model=model, folder=tmp_path
+    )
+    (one,) = result["base"].results
+    if damage == "format":
+        assert "of another version; use another folder" in one.error
+        assert log.read_text() == "".join(lines)
+    else:
+        assert one.scores == {"is_right": True}
+
+
+def test_a_run_that_cannot_begin_fails_alone(tmp_path: Path) -> None:
+    first, second = (
+        Case(id="1", params=(Question("q1"),), files={"a": b"", "a/b": b""}),
+        Case(id="2", params=(Question("q2"),), files={"given.txt": b"x"}),
+    )
+    result = evaluate(
+        notebook(), [first, second], model=FunctionAdapter(write_notes), folder=tmp_path
+    )
+    assert [one.outcome for one in result["base"].results] == ["failed", "answered"]
+    assert "a/b" in result["base"].results[0].error
 
 
 # --- budget and pace

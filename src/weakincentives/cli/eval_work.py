@@ -149,6 +149,13 @@ def run_cases(
             where = {key: value for key, _, value in [pair.partition("=") for pair in pairs or ()]}
             dataset = dataset.select(ids=ids, where=where)
         name, arguments = adapter
+        server = {key: value for key, value in arguments.items() if key != "model" and value}
+        options["variants"] = [
+            replace(one, model=_model(load_adapter(None, stack, model=one.model, **server)))
+            if isinstance(one.model, str) and server
+            else one
+            for one in options.get("variants", ())
+        ]
         if name or any(arguments.values()):
             options["model"] = _model(load_adapter(name, stack, **arguments))
         try:

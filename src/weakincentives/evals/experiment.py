@@ -10,16 +10,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from traceback import format_exception
 from typing import Unpack
 
 from .. import serde
 from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
+from ..inspection.secrets import mask_secrets
 from ..limits import Budget, Prices, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
+from ..signatures import check_names, is_coroutine_function
 from .cases import Case, Dataset
 from .durable_target import DurableTarget
 from .explanations import Explanations
@@ -46,6 +50,11 @@ __all__ = ["evaluate", "evaluate_async", "map_prompts", "map_prompts_async"]
 
 _SHOWN = 20  # cases that cannot be run
 _OVER = "not run: the budget of the experiment is used up"
+_MAX_ERROR = 4_000  # characters
+_LIMITS = (
+    *("max_cost", "max_tokens", "max_input_tokens", "max_output_tokens", "max_calls"),
+    "max_seconds",
+)
 
 
 def evaluate(
@@ -104,8 +113,12 @@ async def map_prompts_async(
     """Like `map_prompts`, without blocking the event loop."""
     runs: dict[str, EvalRun] = {}
 
+    also = options.get("on_run")
+
     def keep(result: RunResult, run: EvalRun) -> None:
         runs[result.key] = run
+        if also is not None:
+            also(result, run)
 
     options["on_run"] = keep
     experiment = await evaluate_async(target, dataset, **options)
@@ -126,6 +139,7 @@ class _Evaluation:
     def __init__(
         self, target: Target, dataset: Dataset, folder: Path, options: EvaluateOptions
     ) -> None:
+        check_names("evaluate()", options, list(EvaluateOptions.__annotations__))
         self._dataset, self._folder, self._options = dataset, folder, options
         self._repeats = options.get("repeats", 1)
         self._concurrency = options.get("concurrency", 8)
@@ -133,6 +147,10 @@ class _Evaluation:
             check_count(name, count)
             if not count:
                 raise ValueError(f"{name} must be at least 1, got 0")
+        waits = {"timeout": options.get("timeout"), "max_wait": options.get("max_wait")}
+        for name, seconds in waits.items():
+            if seconds is not None and not 0 < seconds < inf:
+                raise ValueError(f"{name} must be more than 0 seconds, got {seconds}")
         if not len(dataset):
             raise ValueError(f"the dataset {dataset.name!r} has no cases")
         self._evaluators = check_evaluators(options.get("evaluators", ()))
@@ -141,7 +159,7 @@ class _Evaluation:
         self._kinds = Kinds()
         self._ledger = Ledger(_checked(options.get("budget")))
         self._paces: dict[str, Pace] = {}
-        self._judges: dict[str, PacedAdapter] = {}
+        self._judges: dict[str, tuple[object, PacedAdapter]] = {}
         self._infos: dict[str, EvaluatorInfo] = {}
         self._arms = self._prepare(target)
         self._check_judges()
@@ -249,7 +267,7 @@ class _Evaluation:
     def _check_differences(self) -> None:
         """Raises `ValueError` for two variants that would have the same runs."""
         names: dict[frozenset[str], str] = {}
-        for arm in self._arms:
+        for arm in [arm for arm in self._arms if arm.binds]:
             other = names.setdefault(arm.digests, arm.name)
             if other != arm.name:
                 raise ValueError(
@@ -313,23 +331,39 @@ class _Evaluation:
             case=case,
             settings=arm.settings,
             config=self._options.get("config"),
-            timeout=self._options.get("timeout"),
+            timeout=self._timeout(),
             approver=self._options.get("approver"),
             workers=arm.target if isinstance(arm.target, DurableTarget) else None,
         )
         if self._is_over():
             return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)
+        try:
+            return await self._performed(task, arm, repeat, (variant, given), judged)
+        except Exception as error:  # such as a file that cannot be written
+            text = mask_secrets("".join(format_exception(error)))[-_MAX_ERROR:]
+            self._failures += 1
+            return RunResult(case=case.id, repeat=repeat, outcome="failed", key=key, error=text)
+
+    async def _performed(
+        self,
+        task: Task,
+        arm: PreparedVariant,
+        repeat: int,
+        digests: tuple[str, str],
+        judged: str,
+    ) -> RunResult:
+        case = task.case
         async with self._performer.performing(task) as performed:
             if self._explanations is not None and not performed.is_reused:
-                self._explanations.add(arm.name, case.id, repeat, (variant, given))
-            self._reused += performed.is_reused
+                self._explanations.add(arm.name, case.id, repeat, digests)
             scores, judges = await self._scores(task, judged, performed)
+            self._reused += performed.is_reused
             self._failures += performed.outcome != "answered"
             result = RunResult(
                 case=case.id,
                 repeat=repeat,
                 outcome=performed.outcome,
-                key=key,
+                key=task.key,
                 error=performed.error,
                 scores=scores.values or NO_SCORES,
                 reasons=scores.reasons or NO_TEXTS,
@@ -342,6 +376,14 @@ class _Evaluation:
                 async with self._performer.restored(task, performed) as run:
                     on_run(result, run)
             return result
+
+    def _timeout(self) -> float | None:
+        """Returns the seconds that a run may take: its own, or those left for all."""
+        timeout, budget = self._options.get("timeout"), self._ledger.budget
+        if budget is None or budget.max_seconds is None:
+            return timeout
+        left = max(self._started + budget.max_seconds - monotonic(), 0.0)
+        return left if timeout is None else min(timeout, left)
 
     def _is_over(self) -> bool:
         budget = self._ledger.budget
@@ -372,6 +414,8 @@ class _Evaluation:
         lines: dict[str, Line] = {}
         async with self._performer.restored(task, performed) as run:
             for key, one in missing:
+                if performed.file is not None and is_coroutine_function(one.function):
+                    performed.file.write_end()  # it may take long
                 new, usage = await self._score(task.case, run, one)
                 judges = _sum(judges, usage)
                 self._add(one, new, scores)
@@ -412,9 +456,9 @@ class _Evaluation:
         model = self._options.get("model") if model is None else model
         key = model if isinstance(model, str) else str(id(model))
         known = self._judges.get(key)
-        if known is None:
-            known = self._judges[key] = self._paced(model, is_judge=True)
-        return known
+        if known is None:  # with the model, whose id must not become another's
+            known = self._judges[key] = model, self._paced(model, is_judge=True)
+        return known[1]
 
     def _add(self, one: Evaluator, new: Scores, scores: Scores) -> None:
         scores.values |= new.values
@@ -506,7 +550,8 @@ class _Evaluation:
     def _notes(self, names: set[str]) -> Iterator[str]:
         if self._explanations is not None:
             yield from self._explanations.notes()
-        if others := len(self._performer.known - names):
+        known = {name for name in self._performer.known if name.endswith(".jsonl")}
+        if others := len(known - names):
             runs = "1 run that is" if others == 1 else f"{others} runs that are"
             yield f"the folder also has {runs} not of this experiment"
 
@@ -530,7 +575,13 @@ def _sum(usage: RunUsage, more: RunUsage) -> RunUsage:
 def _checked(budget: Budget | None) -> Budget | None:
     if budget is None:
         return None
-    for name in ("max_cost", "max_tokens", "max_calls", "max_seconds"):
+    for name in ("max_tool_calls", "meter"):
+        if getattr(budget, name) is not None:
+            raise ValueError(
+                f"the budget of an experiment cannot have {name}, which is for one run; pass it in "
+                "config=RunConfig(budget=…)"
+            )
+    for name in _LIMITS:
         limit = getattr(budget, name)
         if limit is not None and limit <= 0:
             raise ValueError(f"the budget's {name} must be more than 0, got {limit}")

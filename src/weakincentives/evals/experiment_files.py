@@ -95,8 +95,9 @@ def _reveal(text: str) -> str:
     return text.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
-def _dump(value: object) -> Any:
-    if r"\ud" not in repr(value):  # `repr` escapes surrogates
+def _dump(value: Any) -> Any:
+    # `repr` escapes surrogates; that of an experiment itself is short
+    if r"\ud" not in repr([getattr(value, item.name) for item in fields(value)]):
         return serde.dump(value)
     return _with_text(serde.dump(_with_text(value, _hide)), _reveal)
 

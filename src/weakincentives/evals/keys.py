@@ -4,6 +4,7 @@ A function is described by its source, its defaults, the arguments of a `partial
 the constants and functions of its own module that it uses. Other modules are not followed.
 """
 
+import ast
 import inspect
 import json
 import re
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from hashlib import sha256
+from textwrap import dedent
 from types import CodeType, FunctionType, MethodType
 
 from .. import serde
@@ -21,7 +23,9 @@ from ..evaluation.adapter import ConnectingAdapter
 from ..evaluation.config import RunConfig
 from ..evaluation.messages import sendable_content
 from ..model_settings import ModelSettings
+from ..prompt.function_tools import FunctionHandler
 from ..prompt.template import AnyPrompt, Prompt, PromptTemplate
+from ..prompt.tool import PromptHandler
 from ..record_types import AnyType
 from ..serde.json_types import AnyJson, AnyValue
 from .cases import Case
@@ -60,8 +64,8 @@ def halves(digests: str) -> tuple[str, str]:
 def case_digests(case: Case) -> tuple[str, str]:
     """Returns the digest of a case's input, and one of what only evaluators read."""
     message = None if case.message is None else sendable_content(to_content(case.message))
-    given = digest(message, case.params, case.state, case.files)
-    return given, digest(case.expected, case.metadata)
+    given = digest(message, case.params, case.state, sorted(case.files.items()))
+    return given, digest(case.expected, sorted(case.metadata.items()))
 
 
 def key_of(evaluator: Evaluator, model: JudgeModel = None) -> str:
@@ -87,17 +91,37 @@ def prompt_parts(prompt: AnyPrompt) -> Parts:
         texts.setdefault(".".join(text.path), []).append([*text_id, shown])
     parts = {f"section {path}": digest(path, items) for path, items in texts.items()}
     for node in template.registry.sections:
+        section = node.section
+        rules = [_code(section.enabled), _code(section.visibility), _code(section.params_from)]
+        path = f"section {node.key}"
+        parts[path] = digest(parts.get(path), rules)
         for tool in node.tools:
             contract = [tool.name, tool.description, tool.params_schema(), tool.effect]
-            parts[f"tool {tool.name}"] = digest(contract)
+            parts[f"tool {tool.name}"] = digest(contract, _code(tool.handler))
     output = template.structured_output
     schema = None if output is None else serde.json_schema(output.output_type)
     parts["output"] = digest(schema, prompt.output_type)
     parts["prompt"] = digest(
         *(descriptor.ns, descriptor.key, [section.path for section in descriptor.sections]),
-        *(template.disclosure.name, template.closable),
+        *(template.disclosure.name, template.closable, _code(template.accept)),
     )
     return parts
+
+
+def _code(value: AnyValue) -> object:
+    """Returns a function's source without comments, the parts of a nested prompt, or a value."""
+    if isinstance(value, FunctionHandler):
+        value = value.function
+    if isinstance(value, PromptHandler):
+        template: AnyValue = value.template
+        return [template.ns, template.key, template.descriptor.hash]
+    function = inspect.unwrap(value) if callable(value) else value
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return getattr(value, "name", type(value).__qualname__)
+    with suppress(OSError, TypeError, SyntaxError):  # such as a lambda inside a call
+        return ast.dump(ast.parse(dedent(inspect.getsource(function))))
+    return function.__code__
 
 
 def variant_parts(

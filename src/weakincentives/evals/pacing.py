@@ -66,6 +66,8 @@ class Ledger:
         if budget is None:
             return True
         with self._lock:
+            if not self.meter.calls and self._reserved.calls:
+                return False  # the first answer shows how much an answer uses
             if limit := _exceeded(budget, self.spent + estimate):
                 self.is_exhausted = True
                 raise BudgetExceededError(
@@ -174,6 +176,7 @@ class PacedAdapter(LoopAdapter):
         is_judge: bool = False,
     ) -> None:
         self.inner = adapter.without_retries()
+        self.largest = 0  # the most output tokens of an answer so far
         self.ledger, self.pace = ledger, pace
         # each answer's cost is asked for twice, by its run and for the ledger
         self.prices = prices = lru_cache(maxsize=1_024)(prices) if prices else None
@@ -216,7 +219,7 @@ class _PacedConnection(Connection):
     def __init__(self, adapter: PacedAdapter, inner: Connection, size: int) -> None:
         self._adapter, self._inner = adapter, inner
         self.provider_tools = inner.provider_tools
-        self._expected = TokenUsage(size, _OUTPUT_TOKENS)
+        self._expected = TokenUsage(size, adapter.largest or _OUTPUT_TOKENS)
 
     def target(self) -> tuple[str, str]:
         return self._inner.target()
@@ -273,6 +276,7 @@ class _PacedConnection(Connection):
             if adapter.ledger.budget is not None:
                 size = tokens.input_tokens + tokens.output_tokens
                 self._expected = TokenUsage(size, max(tokens.output_tokens, 1))
+                adapter.largest = max(adapter.largest, tokens.output_tokens)
         adapter.ledger.release(estimate)
 
     def _is_sent_again(self, error: BaseException, attempt: _Attempt) -> bool:

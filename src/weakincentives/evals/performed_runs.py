@@ -47,6 +47,7 @@ from .scores import EvalCall, EvalRun
 __all__ = ["Performed", "Performer", "Task"]
 
 _POLL = 0.2  # seconds between two looks at a run that another process performs
+_GRACE = 0.5  # seconds for a run to end after it was cancelled
 _MAX_ERROR = 4_000  # characters
 
 
@@ -192,8 +193,11 @@ class Performer:
         text, output, error = "", None, None
         started = perf_counter()
         try:
-            async with asyncio.timeout(task.timeout):
-                execution = await loop.execute_async(task.prompt, **options)
+            running = loop.execute_async(task.prompt, **options)
+            if task.timeout is None:
+                execution = await running
+            else:
+                execution = await _within(asyncio.ensure_future(running), task.timeout)
             text, output = execution.text, execution.output
         except Exception as raised:
             error = raised
@@ -213,6 +217,14 @@ class Performer:
                     file.open()
                 except BusyRun:  # another process scores it
                     await asyncio.sleep(_POLL)
+            if file.ended is None:  # its file was damaged, so it has been performed again
+                again = await self._perform(task, file)
+                assert again.run is not None
+                performed.outcome, performed.error = again.outcome, again.error
+                performed.usage, performed.seconds = again.usage, again.seconds
+                performed.is_reused = False
+                yield again.run
+                return
             session, sink = self._begin(task, file)
             log = sink.load(LoggedRun())
             apply_changes(session, file.left.get("state", {}), sink.types)
@@ -264,6 +276,24 @@ def _reused(file: RunFile, end: StoredEnd) -> Performed:
         stored=end.scores,
         file=file,
     )
+
+
+async def _within[T](running: asyncio.Task[T], seconds: float | None) -> T:
+    """Returns the result of a task, which is abandoned if it cannot be cancelled.
+
+    Raises `TimeoutError`. A plain function that blocks in a thread cannot be cancelled.
+    """
+    try:
+        done, _ = await asyncio.wait({running}, timeout=seconds)
+        if done:
+            return running.result()
+        running.cancel()
+        await asyncio.wait({running}, timeout=_GRACE)
+    except asyncio.CancelledError:
+        running.cancel()
+        await asyncio.wait({running}, timeout=_GRACE)
+        raise
+    raise TimeoutError
 
 
 def _outcome(error: Exception | None, adapter: PacedAdapter) -> Outcome:

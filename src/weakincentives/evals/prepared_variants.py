@@ -53,6 +53,8 @@ class PreparedVariant:
                 base = given  # it can have overrides
             base = base.for_run()  # reads the overrides only once
             parts = {**prompt_parts(base), **self.parts}
+            if not self.binds:
+                parts["settings of the prompt"] = digest(repr(template.settings))
             variant = digest(parts)
             store_parts(self.folder, variant, parts)
             known = self.prompts[template] = base, variant
@@ -62,7 +64,9 @@ class PreparedVariant:
         if isinstance(given, PromptTemplate):
             return base.for_run().bind(resources={}), variant
         prompt = base if self.tag else given
-        params, resources = given.params.values(), given.resources.registry
+        params, resources = [*given.params.values()], given.resources.registry
+        stored = given.overrides
+        variant = digest(variant, params, sorted(stored.texts.items()) if stored else None)
         return prompt.for_run().bind(*params, resources=resources), variant
 
 

@@ -130,12 +130,16 @@ class RunFile:
         """Opens and locks the file, and reads what is in it; raises `BusyRun` if it is locked."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         self._descriptor = os.open(self.path, flags | getattr(os, "O_BINARY", 0), 0o666)
-        if fcntl is not None:
-            try:
+        try:
+            if fcntl is not None:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            self._read()
+        except BaseException as error:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            if isinstance(error, BlockingIOError):
                 raise BusyRun(self.path) from None
-        self._read()
+            raise
         return self
 
     @classmethod
@@ -160,7 +164,12 @@ class RunFile:
                 line: Line = json.loads(text)
                 if kept:
                     self._add(line)
-                elif line.get("run", {}).get("format") != _FORMAT:
+                elif (found := line.get("run", {}).get("format")) != _FORMAT:
+                    if found is not None:
+                        raise RuntimeError(
+                            f"{self.path} has format {found!r} of another version; use another "
+                            "folder"
+                        )
                     break
             except (ValueError, LookupError, AttributeError, TypeError):
                 break
@@ -172,6 +181,8 @@ class RunFile:
         if not is_described:
             description = {"run": {"format": _FORMAT, **self.description}}
             self._write(json.dumps(description).encode() + b"\n")
+        if not self.left:  # a line is missing, so the run ends once more
+            self.ended = None
         if self.ended is None:
             self.rows = before_failure(self.rows)
             del self.changes[len(self.rows) :]
@@ -252,6 +263,11 @@ class RunFile:
     def end(self, left: Mapping[str, object], ended: Mapping[str, object]) -> None:
         """Stores what the run has left, and how it ended, together with its scores."""
         self._end = f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n"
+
+    def write_end(self) -> None:
+        """Writes how the run ended without waiting for its scores, which take time."""
+        text, self._end = self._end, ""
+        self._write(text.encode())
 
     def add_scores(self, scores: Mapping[str, Line]) -> None:
         """Stores scores, by the key of their evaluator."""

@@ -119,7 +119,7 @@ async def score(
             return
         scores.values[name], scores.scales[name] = value, scale
         if given.reason:
-            scores.reasons[name] = plain_text(given.reason)
+            scores.reasons[name] = mask_secrets(plain_text(given.reason))
 
     called = list[Evaluator]()
     for one in evaluators:
