@@ -18,8 +18,15 @@ def prompt() -> Prompt[Answer]:
     return assistant().bind()
 
 
+class Offline(OpenAIAdapter):
+    """The adapter for the offline rule, whose server has another port each time."""
+
+    def identity(self) -> dict[str, object]:
+        return {"model": "offline"}  # so that evals reuse runs
+
+
 @contextmanager
 def offline() -> Generator[OpenAIAdapter]:
     """Yields an adapter for the offline rule, even if a key is set; works until the block ends."""
     with start_offline_model(OFFLINE.policy) as url:
-        yield OpenAIAdapter("offline", base_url=url, api_key="none")
+        yield Offline("offline", base_url=url, api_key="none")
