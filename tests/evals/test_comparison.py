@@ -203,6 +203,97 @@ def test_verdict_that_errors_could_change_is_inconclusive() -> None:
     assert (result.verdict, result.reason) == ("inconclusive", reason)
 
 
+def test_case_that_loses_a_repeat_is_compared_by_its_other_repeats() -> None:
+    """Otherwise, the difference would contradict the means, which include the case."""
+    first, second = cases("000 000 111 111 111 111"), cases("111 111 111 111 111 111")
+    first["0"] = first["1"] = [None, 0, 0]
+    result = compare_scores(first, second)
+    assert (result.cases, result.of, result.up) == (6, 6, ("0", "1"))
+    assert result.difference == about(1 / 3)
+    assert result.if_errors == about(2 / 9, 1 / 3)
+    first["0"] = [None, None, None]
+    assert compare_scores(first, second).cases == 5
+
+
+def test_range_by_errors_moves_the_variants_in_opposite_directions() -> None:
+    first, second = cases("1 1 1 1 1 1"), cases("1 1 1 1 1 1")
+    first["4"] = second["5"] = [None]
+    result = compare_scores(first, second)
+    assert (result.difference, result.if_errors) == (0, about(-1 / 6, 1 / 6))
+
+
+def test_errors_of_both_variants_that_could_hide_each_other_leave_no_verdict() -> None:
+    first, second = cases("0 0 0 0 0 0 0 1 1 1 1"), cases("1 1 1 1 1 1 1 1 1 1 1")
+    for case in "abc":
+        first[case] = second[case] = [None]
+    result = compare_scores(first, second)
+    assert result.if_errors == about(4 / 14, 10 / 14)
+    assert (result.verdict, result.reason) == (
+        "inconclusive",
+        "3 cases have errors, which could change the verdict",
+    )
+
+
+type Pairs = list[tuple[list[bool | None], list[bool | None]]]
+REPEATS = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(REPEATS, REPEATS), min_size=1, max_size=8), st.randoms())
+def test_range_by_errors_contains_the_difference_whatever_the_errors_hide(
+    pairs: Pairs, chance: random.Random
+) -> None:
+    def scores_with(side: int, *, is_filled: bool) -> dict[str, list[float | None]]:
+        return {
+            str(index): [
+                chance.randint(0, 1) if value is None and is_filled else value
+                for value in pair[side]
+            ]
+            for index, pair in enumerate(pairs)
+        }
+
+    result = compare_scores(*(scores_with(side, is_filled=False) for side in (0, 1)))
+    full = compare_scores(*(scores_with(side, is_filled=True) for side in (0, 1)))
+    assert full.difference is not None
+    if result.if_errors is not None:
+        low, high = result.if_errors
+        assert low - TOLERANCE <= full.difference <= high + TOLERANCE
+        if result.cases == result.of:
+            assert result.difference is not None
+            assert low - TOLERANCE <= result.difference <= high + TOLERANCE
+        if result.verdict != "inconclusive":
+            assert low * high > 0
+    elif result.cases:
+        assert result.difference == full.difference
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=12), st.sampled_from([None, 0.05, 0.5]))
+def test_inconclusive_comparison_has_a_reason(values: list[float], margin: float | None) -> None:
+    result = differences(values, margin=margin)
+    assert bool(result.reason) or result.verdict != "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("count", "verdict"), [(1, "inconclusive"), (20, "inconclusive"), (66, "equivalent")]
+)
+@pytest.mark.parametrize("sizes", [[4], [4, 3, 5]])
+def test_equal_scores_are_equivalent_only_if_there_are_enough_clusters(
+    count: int, verdict: str, sizes: list[int]
+) -> None:
+    names = [str(index) for index in range(count) for _ in range(sizes[index % len(sizes)])]
+    groups = {str(index): name for index, name in enumerate(names)}
+    zeros = {case: [0.0] for case in groups}
+    result = compare_scores(zeros, zeros, margin=0.05, clusters=groups)
+    assert (result.verdict, result.clusters) == (verdict, count)
+
+
+def test_few_changed_clusters_are_not_many_changed_cases() -> None:
+    """All changes of ten cases are in two of twenty clusters, so they are two observations."""
+    values = [0.01] * 5 + [-0.01] * 5 + [0.0] * 90
+    groups = {str(index): str(index // 5) for index in range(100)}
+    assert differences(values, margin=0.3).verdict == "equivalent"
+    assert differences(values, margin=0.3, clusters=groups).verdict == "inconclusive"
+
+
 @pytest.mark.parametrize(
     ("ps", "corrected"),
     [
@@ -257,6 +348,8 @@ def test_kappa_subtracts_the_agreement_of_chance() -> None:
     always = kappa([("pass", "pass")] * 9 + [("fail", "pass")])
     assert (always.agreement, always.kappa) == (0.9, about(0))
     assert kappa([("pass", "pass")] * 9).kappa is None
+    high = kappa([("y", "y")] * 9 + [("y", "n")] + [("n", "n")] * 10)
+    assert high.interval == about(0.709924, 1)  # 1.090076 without the limit
 
 
 def test_invalid_comparisons_are_errors() -> None:

@@ -140,6 +140,62 @@ def test_family_is_all_scores_of_all_variants() -> None:
     assert result.reason == "p = 0.062 after the correction for 8 comparisons"
 
 
+def test_inconclusive_verdict_has_the_corrected_p_value_as_its_reason() -> None:
+    base = dict.fromkeys(("one", "two"), "0 0 0 0 0 0 0 0")
+    scores = {"one": "1 1 1 0 0 0 0 0", "two": "1 1 1 1 0 0 0 0"}
+    a, b = variant("a", base), variant("b", scores, scales={"two": Scale(margin=0.1)})
+    found = compare(a, b).scores
+    assert [one.result and one.result.reason for one in found.values()] == [
+        "the corrected p-value 0.25 is not below 0.05, and there is no margin for equivalence",
+        (
+            "the corrected p-value 0.25 is not below 0.05, and equivalence within the margin 0.1 "
+            "is not certain"
+        ),
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("10EU-"), st.sampled_from("10EU-")), max_size=20),
+    st.sampled_from([None, 0.05]),
+    st.booleans(),
+)
+def test_every_inconclusive_verdict_has_a_reason(
+    pairs: list[tuple[str, str]], margin: float | None, anytime: bool
+) -> None:
+    a, b = (variant("ab"[side], {"ok": " ".join(it[side] for it in pairs)}) for side in (0, 1))
+    result = compare(a, b, margin=margin, anytime=anytime).scores["ok"].result
+    assert result is not None
+    assert bool(result.reason) is (result.verdict == "inconclusive") or result.p is not None
+    assert result.reason or result.verdict != "inconclusive"
+
+
+def test_variant_has_no_difference_from_itself() -> None:
+    result = compare(BASE, BASE).scores["ok"].result
+    assert result is not None
+    assert (result.difference, result.cases, result.up, result.down) == (0, 5, (), ())
+
+
+def test_margin_of_a_score_wins_over_its_scale_and_the_scale_over_the_margin_of_all() -> None:
+    rows = dict.fromkeys(("one", "two", "three"), "1 " * 60)
+    scales = {"one": Scale(margin=0.001), "two": Scale(margin=0.001)}
+    a, b = (variant(name, rows, scales=scales) for name in "ab")
+
+    def margins(margin: float | dict[str, float] | None) -> list[float | None]:
+        return [one.margin for one in compare(a, b, margin=margin).scores.values()]
+
+    assert margins(None) == [0.001, 0.001, None]
+    assert margins(0.05) == [0.001, 0.001, 0.05]
+    assert margins({"": 0.05, "two": 0.02}) == [0.001, 0.02, 0.05]
+    result = compare(a, b, margin=0.05).scores
+    assert [one.result and one.result.verdict for one in result.values()] == [
+        "inconclusive",
+        "inconclusive",
+        "equivalent",
+    ]
+    with pytest.raises(ValueError, match=r"no score is 'four', .* the scores are one, two, three"):
+        compare(a, b, margin={"four": 0.02})
+
+
 def test_lower_is_better_turns_the_verdict_and_the_worse_cases() -> None:
     costs: list[list[Value]] = [[0.010 + index / 1e5] for index in range(6)]
     lower: list[list[Value]] = [[0.008 + index / 2e5] for index in range(6)]

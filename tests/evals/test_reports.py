@@ -152,7 +152,10 @@ def test_comparison_says_the_split_of_variance_and_the_cases_that_are_needed() -
     a = variant("a", {"ok": "110 000 111 010 111 101"})
     b = variant("b", {"ok": "111 110 111 000 010 111"})
     text = "\n".join(comparison_lines(compare(a, b, margin=0.1)))
-    assert "ok: inconclusive; about 183 more cases needed for the margin" in text
+    assert (
+        "ok: inconclusive; the corrected p-value 0.79 is not below 0.05, and equivalence within "
+        "the margin 0.1 is not certain; about 183 more cases needed for the margin"
+    ) in text
     assert "variance 0.148 by cases, 0.0926 by repeats" in text
 
 

@@ -24,6 +24,8 @@ __all__ = [
     "compare_scores",
     "holm",
     "kappa",
+    "not_equivalent",
+    "undecided",
 ]
 
 type Interval = tuple[float, float]
@@ -43,16 +45,19 @@ class Comparison:
     """How variant B differs from A in one score.
 
     `difference` is the mean of B minus the mean of A, where every case weighs the same; it is based
-    on `cases`, the cases in which no score is missing, out of `of`. `interval` is the 95 %
-    interval of the difference, and `p` belongs to `test`. `up` and `down` are the cases that
-    changed. `case_variance` and `repeat_variance` are the parts of the differences' variance; the
-    first is 0 or less if repeats explain all of it. `if_errors` contains the differences if all
-    missing scores were the lowest and the highest one. `more_cases` is the number of further cases
-    with which a difference of the margin would be found four times in five.
+    on `cases`, the cases in which both variants have a score in some repeat, out of `of`.
+    `clusters` is the number of clusters of these cases, or 0 if no two cases are similar.
+    `interval` is the 95 % interval of the difference, and `p` belongs to `test`. `up` and `down`
+    are the cases that changed. `case_variance` and `repeat_variance` are the parts of the
+    differences' variance; the first is 0 or less if repeats explain all of it. `if_errors` contains
+    the lowest and the highest difference that the missing scores allow. An inconclusive verdict
+    has a `reason`. `more_cases` is the number of further cases with which a difference of the
+    margin would be found four times in five.
     """
 
     cases: int
     of: int
+    clusters: int = 0
     difference: float | None = None
     standard_error: float | None = None
     df: float | None = None
@@ -91,32 +96,56 @@ def compare_scores(
         raise ValueError(f"cases must have scores, got none for {sorted(empty)}")
     if margin is not None and margin <= 0:
         raise ValueError(f"margin must be more than 0, got {margin!r}")
-    complete = [case for case in a if None not in a[case] and None not in b[case]]
-    rules = _Rules(margin, clusters or {}, bounds, higher_is_better)
-    result = rules.compare(_filled(a, complete, None), _filled(b, complete, None))
-    if len(complete) == len(a):
-        return replace(result, of=len(a))
-    known = [it for scores in (*a.values(), *b.values()) for it in scores if it is not None]
-    if not known:
-        return replace(result, of=len(a))
-    worst, best = (
-        rules.compare(_filled(a, a, bound), _filled(b, b, bound))
-        for bound in sorted(bounds or (min(known), max(known)))
+    is_single = all(len(scores) == 1 for scores in (*a.values(), *b.values()))
+    rules = _Rules(margin, clusters or {}, bounds, higher_is_better, is_single)
+    first, second = _known(a), _known(b)
+    paired = [case for case in a if first[case] and second[case]]
+    result = rules.compare(
+        {case: first[case] for case in paired}, {case: second[case] for case in paired}
     )
-    result = replace(result, of=len(a), if_errors=(worst.difference or 0, best.difference or 0))
-    if result.verdict != "inconclusive" and {worst.verdict, best.verdict} != {result.verdict}:
-        reason = f"{len(a) - len(complete)} cases have errors, which could change the verdict"
+    result = replace(result, of=len(a))
+    known = [score for scores in (*first.values(), *second.values()) for score in scores]
+    failed = sum(None in a[case] or None in b[case] for case in a)
+    if not failed or not known:
+        return result
+    low, high = sorted(bounds or (min(known), max(known)))
+    ends = [
+        rules.compare(_filled(a, for_a), _filled(b, for_b))
+        for for_a, for_b in ((high, low), (low, high))
+    ]
+    lowest, highest = [end.difference or 0.0 for end in ends]
+    result = replace(result, if_errors=(lowest, highest))
+    if result.verdict != "inconclusive" and {end.verdict for end in ends} != {result.verdict}:
+        have = "1 case has" if failed == 1 else f"{failed} cases have"
+        reason = f"{have} errors, which could change the verdict"
         return replace(result, verdict="inconclusive", reason=reason)
     return result
 
 
-def _filled(
-    scores: Scores, cases: Iterable[str], bound: float | None
-) -> dict[str, tuple[float, ...]]:
-    """Returns the scores of the cases, with `bound` for the missing ones."""
+def undecided(p: float, margin: float | None, name: str = "p-value") -> str:
+    """Returns the reason why neither a difference nor equivalence is certain."""
+    return f"the {name} {p:.2g} is not below {_LEVEL}, and {not_equivalent(margin)}"
+
+
+def not_equivalent(margin: float | None) -> str:
+    """Returns the reason why a verdict is not `equivalent`."""
+    if margin is None:
+        return "there is no margin for equivalence"
+    return f"equivalence within the margin {margin:g} is not certain"
+
+
+def _known(scores: Scores) -> dict[str, tuple[float, ...]]:
     return {
-        case: tuple([score if score is not None else bound or 0.0 for score in scores[case]])
-        for case in cases
+        case: tuple([score for score in repeats if score is not None])
+        for case, repeats in scores.items()
+    }
+
+
+def _filled(scores: Scores, bound: float) -> dict[str, tuple[float, ...]]:
+    """Returns the scores with `bound` for the missing ones."""
+    return {
+        case: tuple([bound if score is None else score for score in repeats])
+        for case, repeats in scores.items()
     }
 
 
@@ -126,6 +155,7 @@ class _Rules:
     clusters: Mapping[str, str]
     bounds: Interval | None
     higher_is_better: bool
+    is_single: bool  # each case has one score of each variant, which may be missing
 
     def compare(
         self, a: Mapping[str, tuple[float, ...]], b: Mapping[str, tuple[float, ...]]
@@ -153,11 +183,14 @@ class _Rules:
             case_variance=None if total is None or repeated is None else total - repeated,
             more_cases=self._more_cases(total, count),
         )
-        is_one_rate = not self.clusters and all(
-            len(scores) == 1 and scores[0] in (0, 1) for scores in (*a.values(), *b.values())
+        is_one_rate = (
+            not self.clusters
+            and self.is_single
+            and all(scores[0] in (0, 1) for scores in (*a.values(), *b.values()))
         )
-        result = _with_error(result, changes, self.clusters)
-        return self._one_rate(result) if is_one_rate else self._means(result)
+        groups = _grouped(changes, self.clusters)
+        result = _with_error(result, groups)
+        return self._one_rate(result) if is_one_rate else self._means(result, groups)
 
     def _more_cases(self, total: float | None, count: int) -> int | None:
         if self.margin is None or not total:
@@ -173,63 +206,70 @@ class _Rules:
             return replace(result, verdict="equivalent", more_cases=None, reason="")
         return self._by_p(result)
 
-    def _means(self, result: Comparison) -> Comparison:
+    def _means(self, result: Comparison, groups: Sequence[Sequence[float]]) -> Comparison:
         """Decides on means of cases."""
         error, df, mean = result.standard_error, result.df, result.difference or 0.0
-        changed = len(result.up) + len(result.down)
+        # Similar cases count once; unequal clusters count as fewer ones of equal size.
+        count = result.cases**2 / sum(len(group) ** 2 for group in groups)
+        changed = count / result.cases * sum(len(group) for group in groups if any(group))
         if error is None or df is None:
-            if not changed and self.margin is not None and self._changes_little(changed, result):
+            if not changed and self._changes_little(changed, count):
                 return replace(result, verdict="equivalent", more_cases=None, reason="")
             return result
         half = t_quantile(1 - _LEVEL, df) * error
         if self.margin is not None and abs(mean) + half < self.margin:
-            is_even = changed >= _ENOUGH_CHANGED or 2 * changed >= result.cases
-            if is_even or self._changes_little(changed, result):
+            is_even = changed >= _ENOUGH_CHANGED or 2 * changed >= count
+            if is_even or self._changes_little(changed, count):
                 return replace(result, verdict="equivalent", more_cases=None)
         return self._by_p(result)
 
-    def _changes_little(self, changed: int, result: Comparison) -> bool:
-        """Returns whether so few cases can change at all that the margin holds.
+    def _changes_little(self, changed: float, count: float) -> bool:
+        """Returns whether so few cases or clusters can change at all that the margin holds.
 
         The bound is Clopper and Pearson's, with 95 % confidence.
         """
-        if changed == result.cases or self.margin is None or self.bounds is None:
+        if self.margin is None or self.bounds is None or changed > count - _NO_VARIATION:
             return False
-        share = beta_quantile(1 - _LEVEL, changed + 1, result.cases - changed)
+        share = beta_quantile(1 - _LEVEL, changed + 1, count - changed)
         return share * abs(self.bounds[1] - self.bounds[0]) <= self.margin
 
     def _by_p(self, result: Comparison) -> Comparison:
-        if result.p is None or result.p >= _LEVEL:
+        if result.p is None:
             return result
+        if result.p >= _LEVEL:
+            return replace(result, reason=result.reason or undecided(result.p, self.margin))
         is_up = (result.difference or 0.0) > 0
         verdict: Verdict = "better" if is_up is self.higher_is_better else "worse"
         return replace(result, verdict=verdict, more_cases=None)
 
 
-def _with_error(
-    result: Comparison, changes: Mapping[str, float], clusters: Mapping[str, str]
-) -> Comparison:
-    """Adds the standard error, the interval and the p-value, if there are any."""
+def _grouped(changes: Mapping[str, float], clusters: Mapping[str, str]) -> list[list[float]]:
+    """Returns the changes by cluster, where a case without a cluster is its own."""
     groups: dict[object, list[float]] = {}
     for case, change in changes.items():
         groups.setdefault(clusters.get(case, (case,)), []).append(change)
+    return list(groups.values())
+
+
+def _with_error(result: Comparison, groups: Sequence[Sequence[float]]) -> Comparison:
+    """Adds the clusters, the standard error, the interval and the p-value, if there are any."""
     count, mean = len(groups), result.difference or 0.0
+    result = replace(result, clusters=count if count < result.cases else 0)
     test = "paired t over clusters" if count < result.cases else "paired t"
     if count == 1:
         unit = "cluster" if result.cases > 1 else "case"
         return replace(result, test=test, reason=f"no standard error: 1 {unit}")
-    sizes = {len(group) for group in groups.values()}
+    sizes = {len(group) for group in groups}
     if len(sizes) == 1:
-        squares = sum(sum(change - mean for change in group) ** 2 for group in groups.values())
+        squares = sum(sum(change - mean for change in group) ** 2 for group in groups)
         error, df = sqrt(count / (count - 1) * squares) / result.cases, float(count - 1)
     else:  # with unequal clusters, the formula is too sure
         test = "jackknife over clusters"
         rest = [
-            (mean * result.cases - sum(group)) / (result.cases - len(group))
-            for group in groups.values()
+            (mean * result.cases - sum(group)) / (result.cases - len(group)) for group in groups
         ]
         error = sqrt((count - 1) / count * sum((it - mean) ** 2 for it in rest))
-        df = 1 / sum((len(group) / result.cases) ** 2 for group in groups.values()) - 1
+        df = 1 / sum((len(group) / result.cases) ** 2 for group in groups) - 1
     if error < _NO_VARIATION:
         where = "between clusters" if count < result.cases else "between cases"
         return replace(result, test=test, reason=f"no standard error: no variation {where}")
@@ -336,5 +376,5 @@ def kappa(pairs: Sequence[tuple[object, object]]) -> Kappa:
         agreement=agreement,
         kappa=value,
         standard_error=error,
-        interval=(value - half, value + half),
+        interval=(max(value - half, -1.0), min(value + half, 1.0)),
     )

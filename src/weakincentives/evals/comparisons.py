@@ -9,7 +9,16 @@ from typing import TypedDict, Unpack
 
 from ..displays import count_of
 from ..errors import WeakIncentivesError
-from .comparison import Comparison, Interval, Verdict, anytime_interval, compare_scores, holm
+from .comparison import (
+    Comparison,
+    Interval,
+    Verdict,
+    anytime_interval,
+    compare_scores,
+    holm,
+    not_equivalent,
+    undecided,
+)
 from .results import ScoreSummary, VariantResults
 from .scores import Scale
 
@@ -71,7 +80,7 @@ class ScoreComparison:
     """One score of two variants.
 
     `result` is `None` for labels, which are counted but not compared. `corrected_p` is its p-value,
-    corrected for the number of comparisons.
+    corrected for the number of comparisons. `margin` is the margin of its verdict.
     """
 
     a: ScoreSummary
@@ -79,6 +88,7 @@ class ScoreComparison:
     higher_is_better: bool = True
     result: Comparison | None = None
     corrected_p: float | None = None
+    margin: float | None = None
 
     @property
     def is_tested(self) -> bool:
@@ -112,7 +122,7 @@ class Comparisons:
 class CompareOptions(TypedDict, total=False):
     """How variants are compared; see `compare`."""
 
-    margin: float | None
+    margin: float | Mapping[str, float] | None
     common_cases: bool
     anytime: bool
 
@@ -122,11 +132,14 @@ def compare(
 ) -> Comparisons:
     """Compares two variants by the cases and scores that both have.
 
-    `margin` replaces the margins of the scores' scales. With `common_cases`, the variants may have
-    different cases. While runs are missing, there is no verdict, unless you pass `anytime`: then,
-    verdicts come from an interval that remains valid however often you look.
+    `margin` is the margin of all scores whose scale has none. A mapping has margins by score, which
+    replace those of the scales; its key `""` stands for all scores whose scale has none. With
+    `common_cases`, the variants may have different cases. While runs are missing, there is no
+    verdict, unless you pass `anytime`: then, verdicts come from an interval that remains valid
+    however often you look.
 
-    Raises `ComparisonError` if the variants have different cases, evaluators or judges.
+    Raises `ComparisonError` if the variants have different cases, evaluators or judges, and
+    `ValueError` for a margin that is not positive or not of one of the scores.
     """
     [result] = compare_all((a, b), **options)
     return result
@@ -138,9 +151,9 @@ def compare_all(
     """Compares several pairs of variants; the family is all their scores together."""
     is_common = options.get("common_cases", False)
     pairs = [_paired(a, b, common_cases=is_common) for a, b in variants]
-    margin, anytime = options.get("margin"), options.get("anytime", False)
+    anytime, scores = options.get("anytime", False), [it for pair in pairs for it in pair.scores]
     family = sum(_applies(pair, score) for pair in pairs for score in pair.scores)
-    rules = _Rules(margin, anytime, max(1, family))
+    rules = _Rules(_margins(options.get("margin"), scores), anytime, max(1, family))
     found = [{score: rules.compared(pair, score) for score in pair.scores} for pair in pairs]
     tested = [one.result for scores in found for one in scores.values() if one.is_tested]
     corrected = iter(holm([1.0 if it is None or it.p is None else it.p for it in tested]))
@@ -177,7 +190,9 @@ class _Pair:
 
 def _paired(a: VariantResults, b: VariantResults, *, common_cases: bool) -> _Pair:
     """Checks that two variants can be compared, and removes the cases that are not common."""
-    runs = Counter((id(one), run.case, run.repeat) for one in (a, b) for run in one.results)
+    runs = Counter(
+        (side, run.case, run.repeat) for side, one in enumerate((a, b)) for run in one.results
+    )
     cases = {
         "only_a": [case for case in a.cases if case not in b.cases],
         "only_b": [case for case in b.cases if case not in a.cases],
@@ -217,17 +232,18 @@ def _without(variant: VariantResults, left_out: Collection[str]) -> VariantResul
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    margin: float | None
+    margins: Mapping[str, float]
     anytime: bool
     family: int
 
     def compared(self, pair: _Pair, score: str) -> ScoreComparison:
         a, b = pair.a.summary(score), pair.b.summary(score)
         scale = pair.b.evaluators[score].scale
-        result = ScoreComparison(a=a, b=b, higher_is_better=scale.higher_is_better)
+        default = self.margins.get("") if scale.margin is None else scale.margin
+        margin = self.margins.get(score, default)
+        result = ScoreComparison(a=a, b=b, higher_is_better=scale.higher_is_better, margin=margin)
         if a.labels or b.labels:
             return result
-        margin = scale.margin if self.margin is None else self.margin
         bounds = (0.0, 1.0) if a.is_rate or b.is_rate else scale.bounds
         clusters = {name: case.cluster for name, case in pair.b.cases.items() if case.cluster}
         first, second = _values(pair, score)
@@ -272,8 +288,23 @@ class _Rules:
             verdict = "equivalent"
         elif low > 0 or high < 0:
             verdict = "better" if (low > 0) is scale.higher_is_better else "worse"
+        reason = f"the interval contains 0, and {not_equivalent(margin)}"
+        reason *= verdict == "inconclusive"
         test = "confidence sequence"
-        return replace(found, interval=(low, high), p=None, test=test, verdict=verdict, reason="")
+        return replace(
+            found, interval=(low, high), p=None, test=test, verdict=verdict, reason=reason
+        )
+
+
+def _margins(
+    margin: float | Mapping[str, float] | None, scores: Collection[str]
+) -> Mapping[str, float]:
+    """Returns the margins by score, with `""` for scores whose scale has none."""
+    margins = margin if isinstance(margin, Mapping) else {} if margin is None else {"": margin}
+    if unknown := [name for name in margins if name and name not in scores]:
+        known = ", ".join(dict.fromkeys(scores)) or "not there"
+        raise ValueError(f"no score is {unknown[0]!r}, which has a margin; the scores are {known}")
+    return margins
 
 
 def _change(a: _Values, b: _Values) -> float | None:
@@ -302,7 +333,11 @@ def _corrected(one: ScoreComparison, p: float, family: int) -> ScoreComparison:
     result = one.result
     if result is None or result.p is None:
         return one
+    before = undecided(result.p, one.margin)
     if result.verdict in ("better", "worse") and p >= _LEVEL:
         reason = f"p = {p:.2g} after the correction for {family} comparisons"
         result = replace(result, verdict="inconclusive", reason=reason)
+    elif result.reason == before:
+        reason = undecided(p, one.margin, "corrected p-value")
+        result = replace(result, reason=reason)
     return replace(one, result=result, corrected_p=p)
