@@ -68,7 +68,13 @@ def test_gate_without_any_score_is_inconclusive(gate: Check) -> None:
 def test_few_cases_cannot_show_a_high_rate_and_the_gate_says_how_many_can() -> None:
     gate = rate_gate(variant("base", {"ok": "1 1 1 1 1"}), "ok", 0.9)
     assert gate.result == "inconclusive"
-    assert gate.reason == ("base ok: rate 56.6% to 100.0% by 5 cases; limit 90.0%; 35 of 35 needed")
+    assert gate.reason == (
+        "base ok: rate 56.6% to 100.0% by 5 cases; limit 90.0%; 5 cases cannot show this rate, "
+        "even if all are true: 35 of 35 needed"
+    )
+    scales = {"ok": Scale(higher_is_better=False)}
+    gate = rate_gate(variant("base", {"ok": "0 0"}, scales=scales), "ok", 0.1)
+    assert gate.reason.endswith("even if all are false: 0 of 35 needed")
     for count, result in ((34, "inconclusive"), (35, "holds")):
         assert rate_gate(variant("base", {"ok": "1 " * count}), "ok", 0.9).result == result
     assert rate_gate(variant("base", {"ok": "0 " * 20}), "ok", 0.9).result == "fails"
@@ -79,7 +85,7 @@ def test_gate_of_a_rate_considers_errors_and_counts_similar_cases_once() -> None
     with_error = variant("base", {"ok": "1 " * 39 + "E"})
     assert rate_gate(with_error, "ok", 0.9).result == "inconclusive"
     similar = variant("base", {"ok": "1 " * 40}, clusters=["a"] * 20 + ["b"] * 20)
-    assert "by 2 cases" in rate_gate(similar, "ok", 0.9).reason
+    assert "by 2 clusters; limit 90.0%; 2 clusters cannot" in rate_gate(similar, "ok", 0.9).reason
     assert rate_interval(similar, "ok") == pytest.approx((0.342380, 1), abs=1e-5)
 
 

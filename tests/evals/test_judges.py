@@ -26,7 +26,7 @@ from weakincentives.evals.judges import (
     pair_judge,
 )
 from weakincentives.evals.results import EvaluatorInfo, RunResult, VariantResults
-from weakincentives.evals.scores import AskJudge, EvalRun, Evaluator, Scale
+from weakincentives.evals.scores import AskJudge, EvalRun, Evaluator, Scale, evaluator
 from weakincentives.evals.scoring import Scores, check_evaluators, score
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.main_loop import MainLoop
@@ -438,6 +438,51 @@ def test_calibration_works_while_an_event_loop_is_running() -> None:
         return calibrated([True], [True])
 
     assert str(asyncio.run(main())).startswith("1 of 1 scored")
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        (["pass", "fail"], r"got the label 'pass' \(str\) for the score True \(bool\)"),
+        ([0.7, 0.2], r"got the label 0.7 \(number\) for the score True \(bool\)"),
+    ],
+)
+def test_labels_of_another_kind_than_the_scores_end_the_calibration(
+    labels: list[Any], found: str
+) -> None:
+    model = verdicts(*[True] * 50)
+    with pytest.raises(TypeError, match=f"same kind as the scores of 'judge', {found}"):
+        calibrate(judge(template()), labelled(labels * 25), model=model, concurrency=1)
+    assert len(model.requests) < 5
+
+
+def test_labels_of_a_pair_judge_are_numbers() -> None:
+    with pytest.raises(TypeError, match=r"label True \(bool\) for the score 1.0 \(number\)"):
+        calibrate(pair_judge("It is right."), labelled([True]), model=prefers("41"))
+
+
+def test_labels_of_1_and_0_are_true_and_false() -> None:
+    result = calibrate(judge(template()), labelled([1, 0]), model=verdicts(True, False))
+    assert str(result).startswith("2 of 2 scored, agreement 100.0%, kappa 1.00 [1.00, 1.00]")
+
+
+def test_calibration_warns_if_all_labels_are_equal() -> None:
+    result = calibrated([True] * 3, [True, True, False])
+    assert result.warnings == [
+        "all labels are True, so the agreement does not show whether the judge recognizes other "
+        "answers"
+    ]
+    assert calibrated([True, False], [True, True]).warnings == []
+
+
+def test_calibration_of_a_plain_function_names_the_decorator() -> None:
+    def ok(case: Case, run: EvalRun) -> bool:
+        return run.text == "41"
+
+    function: Any = ok  # a type checker rejects it too
+    with pytest.raises(TypeError, match=r"got ok; .* decorate it with @evaluator\(\)$"):
+        calibrate(function, labelled([True]))
+    assert str(calibrate(evaluator()(ok), labelled([True]))).startswith("1 of 1 scored")
 
 
 def test_calibration_without_labels_is_rejected() -> None:

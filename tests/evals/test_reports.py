@@ -159,6 +159,30 @@ def test_comparison_says_the_split_of_variance_and_the_cases_that_are_needed() -
     assert "variance 0.148 by cases, 0.0926 by repeats" in text
 
 
+@pytest.mark.parametrize(
+    ("rows", "clusters", "found"),
+    [
+        ("1 1 1 0", [], "95 % interval 30.1-95.4 %"),
+        ("11 11 11 00", [], "95 % interval over 4 cases 30.1-95.4 %"),
+        ("1 1 1 0", ["a", "a", "b", "b"], "95 % interval over 2 clusters "),
+        ("11 11 11 00", ["a", "a", "", ""], "95 % interval over 3 clusters "),
+        ("1 1 1 0", ["a", "b", "c", "d"], "95 % interval 30.1-95.4 %"),
+    ],
+)
+def test_interval_names_the_clusters_or_cases_that_it_counts(
+    rows: str, clusters: list[str], found: str
+) -> None:
+    assert found in lines(experiment(variant("base", {"ok": rows}, clusters=clusters)))
+
+
+def test_comparison_says_how_many_clusters_it_has() -> None:
+    a, b = (
+        variant(name, {"ok": row}, clusters=["x", "x", "y", "y"])
+        for name, row in {"a": "0 0 0 1", "b": "1 1 0 1"}.items()
+    )
+    assert "; 4 of 4 pairs in 2 clusters; 2 up" in "\n".join(comparison_lines(compare(a, b)))
+
+
 def test_lower_is_better_is_said_and_decides_what_is_worse_first() -> None:
     scales = {"cost": Scale(higher_is_better=False)}
     before: list[list[Value]] = [[1.0], [2.0], [3.0]]

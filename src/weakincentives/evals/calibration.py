@@ -15,7 +15,7 @@ from .cases import Case
 from .comparison import Kappa, kappa
 from .judges import Preference
 from .scores import EvalRun, Evaluator, JudgeModel, Value, model_name
-from .scoring import Kinds, score
+from .scoring import Kinds, kind, score
 
 __all__ = ["Calibration", "Labelled", "LabelledScore", "calibrate"]
 
@@ -98,11 +98,20 @@ def calibrate(
 ) -> Calibration:
     """Compares the scores of a judge with labels that people have given.
 
+    Labels must be of the kind of the judge's scores: true or false, numbers, or texts.
     `model` is the model of a judge that names none. `author` is the model that wrote the answers;
     the calibration has a warning if it is also the judge's, because models prefer their own
-    answers. This function blocks, and can also be called while an event loop is running. Raises
-    `ValueError` for no labels.
+    answers. It also has a warning if all labels are equal. This function blocks, and can also be
+    called while an event loop is running. Raises `ValueError` for no labels, and `TypeError` for a
+    function that is not an evaluator, or labels of another kind than the judge's scores.
     """
+    given: object = judge
+    if not isinstance(given, Evaluator):
+        name = getattr(given, "__name__", repr(given))
+        raise TypeError(
+            f"calibrate takes a judge or another evaluator, got {name}; to calibrate a function "
+            "(case, run), decorate it with @evaluator()"
+        )
     items = list(labelled)
     if not items:
         raise ValueError("calibrate takes at least one labelled answer")
@@ -122,6 +131,7 @@ def calibrate(
         async with turn:
             scores = await score(item.case, run, [judge], ask, kinds)
         value = scores.values.get(judge.name)
+        _check_kind(judge.name, value, item.label)
         return LabelledScore(
             labelled=item,
             value=value,
@@ -131,10 +141,36 @@ def calibrate(
         )
 
     async def score_all() -> list[LabelledScore]:
-        return await asyncio.gather(*map(score_one, items))
+        tasks = [asyncio.ensure_future(score_one(item)) for item in items]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:  # after labels of the wrong kind, no further answers are paid for
+            for task in tasks:
+                task.cancel()
 
     own = model_name(judge.model or model)
     is_author = own and own == model_name(author)
-    warning = f"judge and author are the same model, {own}, and models prefer their own answers"
-    scores = run_on(portal.loop(), score_all())
-    return Calibration(scores=scores, warnings=[warning] if is_author else [])
+    warnings: list[str] = []
+    if is_author:
+        warnings.append(
+            f"judge and author are the same model, {own}, and models prefer their own answers"
+        )
+    if items[1:] and all(item.label == items[0].label for item in items):
+        warnings.append(
+            f"all labels are {items[0].label!r}, so the agreement does not show whether the judge "
+            "recognizes other answers"
+        )
+    return Calibration(scores=run_on(portal.loop(), score_all()), warnings=warnings)
+
+
+def _check_kind(name: str, value: Value, label: Value) -> None:
+    """Raises `TypeError` for a label that cannot be equal to the judge's scores."""
+    if value is None or label is None:
+        return
+    kinds = kind(value), kind(label)
+    is_bool = kinds == ("bool", "number") and label in (0, 1)  # 1 and 0 are true and false
+    if kinds[0] != kinds[1] and not is_bool:
+        raise TypeError(
+            f"labels must be of the same kind as the scores of {name!r}, got the label {label!r} "
+            f"({kinds[1]}) for the score {value!r} ({kinds[0]})"
+        )

@@ -11,7 +11,15 @@ from .comparisons import Comparisons
 from .distributions import wilson, z_quantile
 from .results import VariantResults
 
-__all__ = ["Gate", "comparison_gate", "mean_gate", "missing_gate", "rate_gate", "rate_interval"]
+__all__ = [
+    "Gate",
+    "comparison_gate",
+    "mean_gate",
+    "missing_gate",
+    "observations",
+    "rate_gate",
+    "rate_interval",
+]
 
 type GateResult = Literal["holds", "fails", "inconclusive"]
 
@@ -79,8 +87,13 @@ def rate_gate(variant: VariantResults, score: str, limit: float) -> Gate:
     is_higher = variant.evaluators[score].scale.higher_is_better
     odds = limit / (1 - limit) if is_higher else (1 - limit) / limit
     needed = ceil(z_quantile(0.975) ** 2 * odds)
-    wanted = f"; {needed if is_higher else 0} of {needed} needed" * (count < needed)
-    found = f"rate {low[0]:.1%} to {high[1]:.1%} by {count_of(count, 'case')}"
+    unit = _unit(count, len(variant.values(score)))
+    wanted = ""
+    if count < needed:
+        best = "true" if is_higher else "false"
+        wanted = f"; {count_of(count, unit)} cannot show this rate, even if all are {best}: "
+        wanted += f"{needed if is_higher else 0} of {needed} needed"
+    found = f"rate {low[0]:.1%} to {high[1]:.1%} by {count_of(count, unit)}"
     return _gate(variant, score, result, f"{found}; limit {limit:.1%}{wanted}")
 
 
@@ -113,10 +126,24 @@ def rate_interval(variant: VariantResults, score: str) -> Interval | None:
     summary = variant.summary(score)
     if summary.mean is None or not summary.is_rate:
         return None
-    values = variant.values(score)
-    scored = [case for case in values if any(value is not None for value in values[case])]
-    count = _independent(variant, scored)
+    count = _independent(variant, _scored(variant, score))
     return wilson(summary.mean * count, count)
+
+
+def observations(variant: VariantResults, score: str) -> str:
+    """Returns how many independent observations a score has, such as `5 clusters`."""
+    scored = _scored(variant, score)
+    count = _independent(variant, scored)
+    return count_of(count, _unit(count, len(scored)))
+
+
+def _scored(variant: VariantResults, score: str) -> list[str]:
+    values = variant.values(score)
+    return [case for case in values if any(value is not None for value in values[case])]
+
+
+def _unit(count: int, cases: int) -> str:
+    return "cluster" if count < cases else "case"
 
 
 def _independent(variant: VariantResults, cases: Iterable[str]) -> int:

@@ -8,7 +8,7 @@ from ..displays import count_of, cut
 from ..limits import RunUsage
 from .comparison import Comparison
 from .comparisons import Comparisons, ScoreComparison
-from .gates import rate_interval
+from .gates import observations, rate_interval
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
 from .scores import Value
 
@@ -111,7 +111,8 @@ def summary_text(variant: VariantResults, score: str) -> str:
     summary = variant.summary(score)
     parts = [mean_text(summary)]
     if (interval := rate_interval(variant, score)) is not None:
-        over = " over cases" * (summary.cases < summary.scored)
+        found = observations(variant, score)
+        over = f" over {found}" * (found != count_of(summary.scored, "case"))
         parts.append(f"95 % interval{over} {_percent(interval[0])}-{_percent(interval[1])} %")
     if summary.errors:
         parts.append(f"{summary.scored:,} of {summary.scored + summary.errors:,} scored")
@@ -187,7 +188,8 @@ def _decimals(interval: tuple[float, float] | None) -> str:
 
 
 def _changes_text(result: Comparison) -> str:
-    parts = [f"{result.cases:,} of {result.of:,} pairs"]
+    within = f" in {count_of(result.clusters, 'cluster')}" * bool(result.clusters)
+    parts = [f"{result.cases:,} of {result.of:,} pairs{within}"]
     for cases, direction in ((result.up, "up"), (result.down, "down")):
         names = f": {', '.join(cases[:_NAMED])}" * bool(cases)
         parts.append(f"{len(cases):,} {direction}{names}{', …' * (len(cases) > _NAMED)}")

@@ -27,9 +27,14 @@ from .scores import (
     evaluator,
 )
 
-__all__ = ["Kinds", "Scores", "check_evaluators", "score"]
+__all__ = ["Kinds", "Scores", "check_evaluators", "kind", "score"]
 
 _MAX_TEXT = 2_000
+
+
+def kind(value: bool | float | str) -> str:
+    """Returns the kind of a value: `bool`, `str` or `number`."""
+    return "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "number"
 
 
 class Kinds:
@@ -45,9 +50,9 @@ class Kinds:
         """Raises `ScoreError` if the score's value in an earlier case was of another kind."""
         if value is None:
             return
-        kind = "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "number"
-        first, other, other_id = self._first.setdefault(name, (kind, value, case_id))
-        if first != kind:
+        found = kind(value)
+        first, other, other_id = self._first.setdefault(name, (found, value, case_id))
+        if first != found:
             raise ScoreError(
                 f"the score {name!r} must have one kind of value, got {value!r} for the case "
                 f"{case_id!r} but {other!r} for the case {other_id!r}"
