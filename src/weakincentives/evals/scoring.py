@@ -32,7 +32,7 @@ __all__ = ["Kinds", "Scores", "check_evaluators", "kind", "score"]
 _MAX_TEXT = 2_000
 
 
-def kind(value: bool | float | str) -> str:
+def kind(value: Value) -> str:
     """Returns the kind of a value: `bool`, `str` or `number`."""
     return "bool" if isinstance(value, bool) else "str" if isinstance(value, str) else "number"
 
