@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -141,7 +142,7 @@ def test_family_is_all_scores_of_all_variants() -> None:
 
 
 def test_inconclusive_verdict_has_the_corrected_p_value_as_its_reason() -> None:
-    base = dict.fromkeys(("one", "two"), "0 0 0 0 0 0 0 0")
+    base: dict[str, Any] = dict.fromkeys(("one", "two"), "0 0 0 0 0 0 0 0")
     scores = {"one": "1 1 1 0 0 0 0 0", "two": "1 1 1 1 0 0 0 0"}
     a, b = variant("a", base), variant("b", scores, scales={"two": Scale(margin=0.1)})
     found = compare(a, b).scores
@@ -176,7 +177,7 @@ def test_variant_has_no_difference_from_itself() -> None:
 
 
 def test_margin_of_a_score_wins_over_its_scale_and_the_scale_over_the_margin_of_all() -> None:
-    rows = dict.fromkeys(("one", "two", "three"), "1 " * 60)
+    rows: dict[str, Any] = dict.fromkeys(("one", "two", "three"), "1 " * 60)
     scales = {"one": Scale(margin=0.001), "two": Scale(margin=0.001)}
     a, b = (variant(name, rows, scales=scales) for name in "ab")
 

@@ -84,7 +84,8 @@ def test_topics_are_better_and_brief_summaries_are_not(first: Done) -> None:
         "  topics: 75.0 % of 48 scored, 95 % interval over 22 clusters 54.2-88.4 %\n"
         "  +20.8 points, 95 % interval +8.2 to +33.5, p = 0.016 (jackknife over clusters); "
         "48 of 48 pairs in 22 clusters; 10 up: nightly-length, tables-compared, roll-back, "
-        "leader-writes, nobody-signs-in, review-when, action-owner, handover-alerts, free-day, thanks; 0 down\n"
+        "leader-writes, nobody-signs-in, review-when, action-owner, handover-alerts, free-day, "
+        "thanks; 0 down\n"
     ) in topics
     assert "  skills: mean 0.631 over 42 scored, 6 not applicable\n" in topics
     assert "  topics: mean 0.9167 over 42 scored, 6 not applicable\n" in topics
