@@ -9,7 +9,7 @@
     │                           contrib.durable     WaitingRunsError
     │                           contrib.mcp         LockError
     │                           contrib.skills      SkillError
-    │                           evals               ComparisonError
+    │                           evals               ComparisonError, CaseFileError
     ├── the model must act      prompt.errors       ToolValidationError, OutputParseError,
     │                                               OutputRejected
     │                           filesystem          PathError, FilesystemLimitError
