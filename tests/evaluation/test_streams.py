@@ -1,11 +1,14 @@
 """Streaming through the real SDK against a scripted server: events that end like `evaluate`."""
 
 import asyncio
+import gc
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import AsyncGeneratorType
 from typing import Any
 
 import pytest
@@ -321,6 +324,16 @@ def test_deadline_ends_a_stream_between_two_chunks(run: Run) -> None:
             deadline=Deadline(start + timedelta(seconds=20)),
         )
     assert caught.value.code == "deadline"
+    # Another thread's garbage collector would finalize them, while the event loop closes them.
+    give_up = time.monotonic() + 5  # a portal closes them after the run
+    while _open_http_generators() and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert _open_http_generators() == []
+
+
+def _open_http_generators() -> list[AsyncGeneratorType[Any, Any]]:
+    kept = [each for each in gc.get_objects() if isinstance(each, AsyncGeneratorType)]
+    return [each for each in kept if each.ag_frame and "packages/http" in each.ag_code.co_filename]
 
 
 @drivers

@@ -219,13 +219,13 @@ class _CodecConnection(Connection):
         reader = self.codec.delta_reader()
         with self._errors():
             stream = await self._send_async(body, self._deadline, stream=True)
+            source = aiter(stream)
             try:
-                source = aiter(stream)
                 while (event := await self._next_event(source, self._deadline)) is not _END:
                     for delta in self._read_event(event, reader):
                         yield delta
             finally:
-                await self.adapter.end_async(stream)
+                await self._end_async(stream, source)
             last = self._join(reader)
         for piece in last:
             yield piece
@@ -322,9 +322,17 @@ class _CodecConnection(Connection):
         self.adapter.check_deadline(deadline)
         return event
 
-    async def _end_quietly(self, stream: AnyReply, source: object) -> None:
-        with suppress(Exception):
+    async def _end_async(self, stream: AnyReply, source: AsyncIterator[AnyJson]) -> None:
+        """Closes a stream and its generator, which other threads may otherwise finalize."""
+        try:
             await self.adapter.end_async(stream)
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+
+    async def _end_quietly(self, stream: AnyReply, source: AsyncIterator[AnyJson]) -> None:
+        with suppress(Exception):
+            await self._end_async(stream, source)
         _open_streams.discard(source)
 
     def _name_setting(self, error: PromptEvaluationError) -> None:

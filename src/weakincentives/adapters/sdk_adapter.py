@@ -11,7 +11,7 @@ import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -322,20 +322,20 @@ class _AsyncEvents:
     response: AnySDK
 
     async def __aiter__(self) -> AsyncIterator[AnyJson]:
-        chunks = self.response.aiter_bytes()
-        if _is_framed(self.response):
-            async for event in _sdk_decoder(self.client).aiter_bytes(chunks):
-                yield json.loads(event.data)
-            return
-        decoder = EventDecoder()
-        async for chunk in chunks:
-            for event in decoder.feed(chunk):
-                yield event
-            if decoder.done:
-                await _read_rest(chunks)
+        async with aclosing(self.response.aiter_bytes()) as chunks:
+            if _is_framed(self.response):
+                async for event in _sdk_decoder(self.client).aiter_bytes(chunks):
+                    yield json.loads(event.data)
                 return
-        for event in decoder.end():
-            yield event
+            decoder = EventDecoder()
+            async for chunk in chunks:
+                for event in decoder.feed(chunk):
+                    yield event
+                if decoder.done:
+                    await _read_rest(chunks)
+                    return
+            for event in decoder.end():
+                yield event
 
     async def close(self) -> None:
         await self.response.aclose()
