@@ -1,6 +1,7 @@
 """Quantiles and probabilities of the distributions that comparisons need, in plain Python."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import comb, exp, inf, lgamma, log, log1p, sqrt
 from statistics import NormalDist
 
@@ -18,7 +19,9 @@ def z_quantile(share: float) -> float:
 
 def t_test(t: float, df: float) -> float:
     """Returns the two-sided p-value of a t statistic with `df` degrees of freedom."""
-    return beta_share(df / (df + t * t), df / 2, 0.5)
+    if (square := t * t) < df:  # keeps the digits of a small t
+        return 1 - beta_share(square / (df + square), 0.5, df / 2)
+    return beta_share(df / (df + square), df / 2, 0.5)
 
 
 def t_quantile(share: float, df: float) -> float:
@@ -55,6 +58,7 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
     return total
 
 
+@lru_cache(maxsize=1024)  # comparisons of equally many cases ask for the same quantile
 def beta_quantile(share: float, a: float, b: float) -> float:
     """Returns the quantile of Beta(a, b)."""
     return _bisect(lambda x: beta_share(x, a, b) - share, 0.0, 1.0)
