@@ -78,7 +78,8 @@ def tool(function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:  # Any
     """Configures a function for `tools=[function]`: `@tool`, `@tool(name=…)` or `tool(f, name=…)`.
 
     The decorated function is called and typed as before. `name` and `description` default to the
-    function's name and the first paragraph of its docstring; the other options are those of `Tool`.
+    function's name and the first paragraph of its docstring. The other options are those of
+    `Tool`: `effect`, `approval`, `examples` and `accepts_overrides`.
     Raises `TypeError` for an unknown option.
     """
     check_names("tool()", options, ToolOptions.__annotations__)
