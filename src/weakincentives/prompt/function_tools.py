@@ -2,7 +2,15 @@
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -230,6 +238,15 @@ class FunctionHandler:
     def resources(self) -> list[KindOf[object]]:
         """The types of the resources that the function receives."""
         return [value.args[0] for _, value in self._injected if isinstance(value, partial)]
+
+    def missing(self, bound: Collection[object]) -> list[KindOf[object]]:
+        """Returns the resources that are not `bound`, and without which a call fails."""
+        required = [
+            value.args[0]
+            for _, value in self._injected
+            if isinstance(value, partial) and not value.keywords["optional"]
+        ]
+        return [kind for kind in required if kind not in bound]
 
     @property
     def line(self) -> str:
