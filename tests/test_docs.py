@@ -48,6 +48,7 @@ FOREIGN = set(
     all_messages socket_allow_hosts
     REASONING_START REASONING_MESSAGE_START REASONING_END
     connect_ex GEMINI_API_KEY CLAUDE_CODE_USE_BEDROCK encrypted_content web_search mcp__wink__name
+    web_search_20250305
     ANTHROPIC_AUTH_TOKEN AWS_PROFILE visibility_now
     SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows
     engine_kwargs

@@ -10,7 +10,7 @@ import pytest
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.session import Session
-from weakincentives.signatures import selector_form, signature_of
+from weakincentives.signatures import did_you_mean, selector_form, signature_of
 from weakincentives.testing import ScriptedAdapter, call, say
 
 # A string, because older versions raise NameError for this code.
@@ -139,3 +139,18 @@ def test_selector_form_says_whether_params_and_session_are_taken(
                 selector_form(selector, {"session"}, keyword_only=keyword_only)
         else:
             assert selector_form(selector, {"session"}, keyword_only=keyword_only) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "remedy"),
+    [
+        ("message_history", ["message", "conversation"], "did you mean 'conversation'?"),
+        ("model", ["session", "adapter"], "did you mean 'adapter'?"),
+        ("model", ["session"], "use one of session"),
+        ("sesion", ["session", "adapter"], "did you mean 'session'?"),
+    ],
+)
+def test_unknown_name_is_answered_with_its_synonym_or_the_nearest_one(
+    name: str, known: list[str], remedy: str
+) -> None:
+    assert did_you_mean(name, known) == remedy

@@ -281,7 +281,8 @@ def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
     """All events of the test in order, for example `wink_events[ToolInvoked]` or `.names()`.
 
     The events come from `wink_session`, from every session in which adapters created by
-    `scripted_adapter` and `function_adapter` evaluate, and from every bus passed to `watch`.
+    `scripted_adapter`, `function_adapter` and `cassette` evaluate, and from every bus passed to
+    `watch`.
     """
     from .testing.recorded_events import RecordedEvents
 
@@ -323,7 +324,9 @@ def scripted_adapter(
 
 
 @pytest.fixture
-def cassette(request: pytest.FixtureRequest) -> Generator["Cassettes"]:
+def cassette(
+    request: pytest.FixtureRequest, wink_events: "RecordedEvents"
+) -> Generator["Cassettes"]:
     """Creates adapters that record a model and later play it: `cassette("openai:gpt-5.2")`.
 
     The file is `cassettes/MODULE/TEST.jsonl` next to the test, unless you pass a path. It is
@@ -333,7 +336,7 @@ def cassette(request: pytest.FixtureRequest) -> Generator["Cassettes"]:
 
     folder = request.path.parent / "cassettes" / request.path.stem
     mode = request.config.getoption("--cassette")
-    cassettes = Cassettes(folder, request.node.name, mode)
+    cassettes = Cassettes(wink_events, folder, request.node.name, mode)
     yield cassettes
     left = cassettes.end(passed=request.node.stash.get(_PASSED, False))
     request.config.stash[_UNPLAYED] += left

@@ -157,12 +157,18 @@ def requires(kind: RecordType) -> frozenset[str]:
 def build(kind: RecordType) -> object:
     """Returns an instance of a record type, created without arguments.
 
-    Raises `TypeError` for a TypedDict with required keys, and any error that the constructor
-    raises.
+    Raises `TypeError` for a TypedDict or a pydantic model with required fields, and any other error
+    that the constructor raises.
     """
-    if is_typed_dict(kind) and (names := requires(kind)):
-        raise TypeError(f"{kind.__name__} requires {', '.join(sorted(names))}")
-    return kind()
+    problem = f"{kind.__name__} requires {', '.join(sorted(names := requires(kind)))}"
+    if is_typed_dict(kind) and names:
+        raise TypeError(problem)
+    try:
+        return kind()
+    except ValueError as error:  # pydantic's has several lines
+        if names:
+            raise TypeError(problem) from error
+        raise
 
 
 def _is_model(kind: AnyType) -> bool:

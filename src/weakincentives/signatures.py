@@ -19,6 +19,19 @@ __all__ = [
 _POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _NAMEABLE = {Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 
+# What other libraries call some arguments.
+_SYNONYMS = {
+    "message_history": "conversation",
+    "model": "adapter",
+    "cost_limit": "max_cost",
+    "request_limit": "max_calls",
+    "stop_sequences": "stop",
+    "thinking": "reasoning",
+    "tool_calls_limit": "max_tool_calls",
+    "total_tokens_limit": "max_tokens",
+    "usage_limits": "budget",
+}
+
 type AnyFunction = Callable[..., object]
 """A function that users pass, whose signature is read before it is called."""
 
@@ -89,5 +102,6 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "use one of")
     from difflib import get_close_matches
 
     names = list(known)
-    nearest = get_close_matches(name, names, 1)
+    synonym = _SYNONYMS.get(name)
+    nearest = [synonym] if synonym in names else get_close_matches(name, names, 1)
     return f"did you mean {nearest[0]!r}?" if nearest else f"{otherwise} {', '.join(names)}"

@@ -203,6 +203,20 @@ def test_fallback_adapter_is_used_for_the_rest_of_the_run_only() -> None:
     assert (one.text, two.text) == ("one", "first again")
 
 
+def test_response_names_the_model_that_answered() -> None:
+    with (
+        ScriptedServer(Fail(500), Fail(500)) as bad,
+        ScriptedServer(Say("one"), Say("two")) as good,
+    ):
+        second = OpenAIAdapter("second", api="chat", base_url=good.openai_url, api_key=KEY)
+        adapter = FallbackAdapter(connect(bad), second)
+        done = MainLoop(adapter).execute(prompt())
+        assert (done.text, done.model, done.response.model) == ("one", "second", "second")
+        *_, completed = adapter.stream(prompt())
+        assert isinstance(completed, Completed)
+        assert completed.response.model == "second"
+
+
 # --- What counts and what ends
 
 
@@ -301,7 +315,7 @@ def test_nested_fallbacks_are_tried_before_the_next_adapter() -> None:
             [ScriptedAdapter([]), 3],
             {},
             TypeError,
-            "takes adapters of this library, got 3",
+            "takes adapters of this library and names of models, .* got 3",
         ),
         (
             [ScriptedAdapter([])] * 2,

@@ -74,6 +74,9 @@ def test_provider_chooses_the_api_and_the_profile() -> None:
         (" openai:x", "did you mean 'openai:x'?"),
         ("olama:qwen3:8b", "did you mean 'ollama:qwen3:8b'?"),
         ("zzz:x", "has the unknown provider 'zzz'; the providers are openai, "),
+        ("bedrock:x", "; if LiteLLM has the model, use 'litellm:bedrock/x'"),
+        ("openai-responses:gpt-5.2", "did you mean 'openai:gpt-5.2'?"),
+        ("google:gemini-2.5-pro", "did you mean 'gemini:gemini-2.5-pro'?"),
         ("openai/gpt-4o:free", "did you mean 'openai:gpt-4o:free'?"),
         ("openai/gpt-5.2", "did you mean 'openai:gpt-5.2'?"),
         ("qwen3:8b", "did you mean 'ollama:qwen3:8b'?"),
@@ -88,10 +91,17 @@ def test_wrong_names_are_rejected_with_the_nearest_one(name: str | None, problem
         adapter_for(name)
 
 
+def test_setting_among_the_adapters_arguments_raises_with_a_remedy() -> None:
+    remedy = re.escape("temperature is a setting; pass settings=ModelSettings(temperature=…)")
+    with pytest.raises(TypeError, match=remedy):
+        adapter_for("openai:x", temperature=0)
+    assert adapter_for("openai:x", timeout=3).identity()
+
+
 def test_error_lists_the_adapters_and_all_profiles() -> None:
     with pytest.raises(ValueError, match="providers are") as caught:
         adapter_for("zzz:x")
-    names = str(caught.value).partition("providers are ")[2].split(", ")
+    names = str(caught.value).partition("providers are ")[2].partition(";")[0].split(", ")
     assert names[:5] == ["openai", "openai-chat", "anthropic", "claude", "litellm"]
     assert names[5:] == [name.lower().replace("_", "-") for name in profiles.__all__]
 

@@ -175,7 +175,7 @@ def test_profile_sends_a_setting_or_rejects_it(profile: str, name: str) -> None:
         more = {"profile": server_profile, "settings": settings, "api": "chat"}
         rejected = (*server_profile.unsupported_settings, *server_profile.rejected_fields)
         if name in rejected:
-            with pytest.raises(ValueError, match=f"does not support the setting {name}"):
+            with pytest.raises(ValueError, match=f"does not support the setting {name}; "):
                 responses(server, **more)
             return
         responses(server, **more).evaluate(prompt(tool()), session=Session())
@@ -529,12 +529,21 @@ def test_adapter_that_knows_no_settings_rejects_them_by_name() -> None:
 def test_fallback_rejects_a_setting_that_one_of_its_adapters_lacks() -> None:
     with ScriptedServer() as server:
         members = chat(server), responses(server)
-        with pytest.raises(ValueError, match="OpenAIAdapter does not support the setting seed"):
+        lacks = (
+            "OpenAIAdapter for 'm' does not support the setting seed; its API, Responses, has no"
+        )
+        with pytest.raises(ValueError, match=lacks):
             FallbackAdapter(*members, settings=ModelSettings(seed=1))
-        with pytest.raises(ValueError, match="OpenAIAdapter does not support the setting seed"):
+        with pytest.raises(ValueError, match=lacks):
             FallbackAdapter(*members).evaluate(prompt(), settings=ModelSettings(seed=1))
         with pytest.raises(ValueError, match=r"pass it in FallbackAdapter\(settings=…\)"):
             FallbackAdapter(members[0], chat(server, settings=ModelSettings(tool_choice="probe")))
+
+
+def test_setting_that_a_profile_excludes_is_rejected_with_the_reason() -> None:
+    reason = "OpenAIAdapter for 'm' .* tool_choice; its server's profile excludes it; remove it, or"
+    with pytest.raises(ValueError, match=reason):
+        OpenAIAdapter("m", profile=profiles.OLLAMA, settings=ModelSettings(tool_choice="required"))
 
 
 def test_each_adapter_of_a_fallback_sends_its_own_settings_under_those_of_the_run() -> None:

@@ -299,7 +299,7 @@ def test_expected_tool_failure_is_one_line_with_its_location(shop: Path, wink: W
     line = AGENTS.splitlines().index('    raise LookupError("no such order")') + 1
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[2:4] == [
-        f"Tool handler failed: LookupError: no such order (agents.py:{line})",
+        f"Tool handler failed: pay: LookupError: no such order (agents.py:{line})",
         '  pay {"text": "A-7"} failed: no such order',
     ]
 
@@ -586,7 +586,7 @@ ENDLESS = """\
         ),
         (
             ["chat", "shop:clean", "--model", "openai:m", "--setting", "seed=1"],
-            "wink: --setting: OpenAIAdapter does not support the setting seed; remove it, or",
+            "wink: --setting: OpenAIAdapter for 'm' does not support the setting seed; its API, ",
         ),
         (["run", "shop:clean", "--adapter", "anthropic"], "--adapter anthropic requires --model"),
         (

@@ -139,7 +139,14 @@ def test_context_session_and_resources_are_injected(face: Face) -> None:
 
 
 @faces
-def test_unbound_resource_fails_the_call_unless_it_is_optional(face: Face) -> None:
+def test_unbound_resource_fails_the_call_unless_it_is_optional(
+    face: Face, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return [message for message in messages if "needs a resource" in message]
+
     def required(db: Resource[Db]) -> str:
         return db.find("1")
 
@@ -149,7 +156,13 @@ def test_unbound_resource_fails_the_call_unless_it_is_optional(face: Face) -> No
     run = play(required, {}, face=face)
     assert not run.ok
     assert "Db" in run.answer
+    [warning] = warnings()
+    assert warning == (
+        "Tool 'required' needs a resource, Db; bind one: prompt.bind(resources={Db: …})"
+    )
     assert play(optional, {}, face=face).answer == "None"
+    assert play(required, {}, face=face, resources={Db: Db()}).ok
+    assert warnings() == []
 
 
 def test_optional_resource_that_cannot_be_created_fails_the_call() -> None:

@@ -315,9 +315,9 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
         (
             "Say hello.",
             Session(),
-            r"cannot evaluate 'Say hello\.'; pass a Prompt, such as template\.bind\(…\) returns",
+            r"cannot evaluate 'Say hello\.'; pass a template or template\.bind\(…\)",
         ),
-        (None, Session(), "cannot evaluate a NoneType; pass a Prompt"),
+        (None, Session(), "cannot evaluate a NoneType; pass a template"),
         (manual(), "s", r"session must be a Session object, got 's'"),
         (manual(), Session, r"session must be a Session object, got <class .*Session'>"),
     ],
@@ -341,6 +341,18 @@ def test_max_expansions_must_be_an_integer(count: Any) -> None:
 def test_main_loop_rejects_an_adapter_of_another_type(adapter: Any) -> None:
     with pytest.raises(TypeError, match=r"MainLoop takes an adapter, such as OpenAIAdapter.*, got"):
         MainLoop(adapter)
+
+
+def test_list_of_models_is_rejected_with_the_adapter_for_several() -> None:
+    models: Any = ["openai:gpt-5.2", "anthropic:claude-opus-5-5"]
+    with pytest.raises(TypeError, match=r"got \[.*\]; use FallbackAdapter\(\*models\)"):
+        MainLoop(models)
+
+
+def test_unknown_argument_of_a_run_is_answered_with_the_right_one() -> None:
+    options: Any = {"model": "openai:gpt-5.2"}
+    with pytest.raises(TypeError, match=r"unknown argument 'model' .* did you mean 'adapter'"):
+        MainLoop(dynamic()).execute(manual(), "Hi", **options)
 
 
 def test_execute_accepts_another_adapter_and_bus() -> None:

@@ -309,7 +309,8 @@ def test_handler_can_catch_run_suspended_and_read_the_pending_previews() -> None
     assert [preview.tool for preview in error.suspension.pending] == ["run"]
     assert str(error) == (
         "the run needs approval for 1 call (run); "
-        "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
+        "resume it with MainLoop.resume(prompt, suspension, decisions) or "
+        "Chat.resume(suspension, decisions), or pass approver="
     )
 
 
@@ -379,7 +380,8 @@ def test_run_suspended_names_all_pending_calls_and_can_be_pickled() -> None:
     for error in (waiting.value, again):
         assert str(error) == (
             "the run needs approval for 2 calls (run, other); "
-            "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
+            "resume it with MainLoop.resume(prompt, suspension, decisions) or "
+            "Chat.resume(suspension, decisions), or pass approver="
         )
     assert again.suspension == waiting.value.suspension
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from support.strategies import Size, Who
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
+    PromptRenderError,
     PromptTemplate,
     PromptValidationError,
     SectionPath,
@@ -36,6 +38,14 @@ class WhoElse(Who):
     """A subclass, which is a separate type."""
 
 
+class Bank:
+    """Not a record, so it can only be a resource."""
+
+
+class Guest(BaseModel):
+    name: str
+
+
 def greeting() -> PromptTemplate[None]:
     return PromptTemplate(
         ns="tests",
@@ -49,6 +59,16 @@ def greeting() -> PromptTemplate[None]:
 
 def body(prompt: Prompt[Any], *params: object) -> list[str]:
     return prompt.render(*params).text.split("\n\n")[1::2]
+
+
+def test_missing_params_of_a_model_are_named_in_one_line() -> None:
+    section = MarkdownSection[Guest](title="Task", template="Hi $name")
+    with pytest.raises(PromptRenderError) as caught:
+        PromptTemplate(ns="tests", key="guest", sections=[section]).render()
+    assert str(caught.value) == (
+        "no Guest is bound and it cannot be built without arguments (Guest requires name). "
+        "Bind one: prompt.bind(Guest(…)) (section 'task')"
+    )
 
 
 def test_repr_of_prompt_and_template_is_bounded_and_contains_no_values() -> None:
@@ -204,6 +224,11 @@ REFUSED = [
     ((Who,), "Prompt expects dataclass instances.", "Got <class"),
     ((Who,), "Prompt expects dataclass instances.", "Create one: Who(…)."),
     (([Who("a")],), "Prompt expects dataclass instances.", "Got [Who("),
+    (
+        (Bank(),),
+        "Prompt expects dataclass instances.",
+        "To give it to tools, write bind(resources={Bank: …}).",
+    ),
 ]
 
 

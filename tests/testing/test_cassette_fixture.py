@@ -48,6 +48,18 @@ def test_new_file_is_recorded_and_then_played(author: Author) -> None:
     assert "Other." in recorded(author)["test_it.jsonl"]
 
 
+@pytest.mark.parametrize("mode", ["once", "none"])
+def test_events_of_a_cassettes_runs_are_recorded_and_counted(author: Author, mode: str) -> None:
+    test = TEST + (
+        "def test_it(cassette, wink_events):\n    ask(cassette)\n"
+        "    assert wink_events.names()[-1] == 'PromptExecuted'\n"
+    )
+    author.runs(test, "--cassette=once").assert_outcomes(passed=1)
+    result = author.runs(test, f"--cassette={mode}")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["tests/played: 1 of 1 sections opened in 1 test, *"])
+
+
 def test_failed_test_records_nothing(author: Author) -> None:
     author.runs(TEST + "def test_it(cassette):\n    assert not ask(cassette)\n").assert_outcomes(
         failed=1
@@ -60,7 +72,10 @@ def test_nothing_is_recorded_in_ci(author: Author, monkeypatch: pytest.MonkeyPat
     result = author.runs(TEST + "def test_it(cassette):\n    ask(cassette)\n")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*test_it.jsonl (mode 'none') does not exist", "*to record again, run pytest --cassette=*"]
+        [
+            "*test_it.jsonl (mode 'none') does not exist",
+            "*to record it, run pytest --cassette=once*",
+        ]
     )
 
 

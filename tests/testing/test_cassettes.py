@@ -89,6 +89,13 @@ def test_changed_section_is_a_miss_that_names_it_and_its_words(path: Path) -> No
         MainLoop(play(path)).execute(template("Never pay thrice."), "Hi")
     assert "section 'rules': 'twice.' is now 'thrice.'" in str(caught.value)
     assert "of 1 recordings, 1 have other texts of sections" in str(caught.value)
+    assert "to record again, run pytest --cassette=rewrite" in str(caught.value)
+    for text, change in [
+        ("Never ever pay twice.", "'ever' was added"),
+        ("Never twice.", "'pay' was removed"),
+    ]:
+        with pytest.raises(CassetteMiss, match=f"section 'rules': {change}"):
+            MainLoop(play(path)).execute(template(text), "Hi")
 
 
 def test_equal_requests_play_their_answers_in_order_and_a_further_one_is_a_miss(path: Path) -> None:
@@ -266,7 +273,9 @@ def test_missing_file_names_the_one_that_has_the_request(path: Path) -> None:
         MainLoop(cassette).execute(template(), "Hi")
     with pytest.raises(CassetteMiss, match=r"does not exist, but run\.jsonl has this request"):
         MainLoop(play(path.with_name("renamed.jsonl"))).execute(template(), "Hi")
-    with pytest.raises(CassetteMiss, match=r"none\.jsonl .* does not exist\nto record again"):
+    with pytest.raises(
+        CassetteMiss, match=r"none\.jsonl .* does not exist\nto record it, run .*=once"
+    ):
         MainLoop(play(path.with_name("none.jsonl"))).execute(template("Else."), "Hi")
 
 

@@ -5,8 +5,17 @@ types of its slices.
 from dataclasses import dataclass
 from typing import Any, Literal, assert_type
 
-from weakincentives import Prompt, PromptTemplate, RunConfig, Tool, ToolContext, ToolResult
+from weakincentives import (
+    Prompt,
+    PromptTemplate,
+    RunConfig,
+    Tool,
+    ToolContext,
+    ToolResult,
+    adapter_for,
+)
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
+from weakincentives.adapters.fallback import FallbackAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import Execution, MainLoop
@@ -42,6 +51,10 @@ assert_type(openai.evaluate(template.bind(), session=session).output, Answer)
 assert_type(openai.evaluate(many.render(), session=session).output, list[Answer])
 assert_type(openai.evaluate(text.bind(), session=session).output, None)
 assert_type(openai.evaluate(text.bind(), session=session).text, str)
+
+# An adapter by its model's name can be one of a fallback's.
+fallback = FallbackAdapter(adapter_for("openai:gpt-5.2"), "anthropic:claude-opus-5-5")
+assert_type(MainLoop(fallback).execute(template).model, str)
 
 # Outputs of any type.
 integer = PromptTemplate[int](ns="n", key="k")

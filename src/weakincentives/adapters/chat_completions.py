@@ -59,6 +59,7 @@ class ChatCodec(Codec):
     )
 
     output_field = "response_format"
+    api_name = "Chat Completions"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
         "top_p": "top_p",

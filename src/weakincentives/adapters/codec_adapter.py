@@ -77,7 +77,8 @@ class CodecAdapter(LoopAdapter):
         return {**super().identity(), "options": self._options}
 
     def check_settings(self, settings: ModelSettings) -> None:
-        self._codec.check_settings(settings, self._options.profile, type(self).__name__)
+        by = f"{type(self).__name__} for {self.model!r}"
+        self._codec.check_settings(settings, self._options.profile, by)
 
     @property
     def cancellable(self) -> bool:

@@ -57,7 +57,10 @@ class FallbackAdapter(LoopAdapter):
         for model in models:
             adapter = adapter_for(model) if isinstance(model, str) else model
             if not isinstance(adapter, LoopAdapter):
-                raise TypeError(f"FallbackAdapter takes adapters of this library, got {adapter!r}")
+                raise TypeError(
+                    "FallbackAdapter takes adapters of this library and names of models, such as "
+                    f"FallbackAdapter('openai:gpt-5.2', other), got {adapter!r}"
+                )
             adapters.append(adapter)
         if len(adapters) <= 1:
             raise ValueError(

@@ -7,8 +7,9 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from ..model_settings import ModelSettings
 from . import profiles
-from .core import ProviderAdapter
+from .core import LoopAdapter
 
 __all__ = ["MODEL_VARIABLE", "adapter_for", "read_name"]
 
@@ -17,31 +18,31 @@ MODEL_VARIABLE = "WINK_MODEL"
 # Any, in all functions: the arguments of the provider's adapter
 
 
-def _openai(model: str, **arguments: Any) -> ProviderAdapter:
+def _openai(model: str, **arguments: Any) -> LoopAdapter:
     from .openai import OpenAIAdapter
 
     return OpenAIAdapter(model, **arguments)
 
 
-def _anthropic(model: str, **arguments: Any) -> ProviderAdapter:
+def _anthropic(model: str, **arguments: Any) -> LoopAdapter:
     from .anthropic import AnthropicAdapter
 
     return AnthropicAdapter(model, **arguments)
 
 
-def _claude(model: str, **arguments: Any) -> ProviderAdapter:
+def _claude(model: str, **arguments: Any) -> LoopAdapter:
     from .claude_agent_sdk import ClaudeAgentSDKAdapter
 
     return ClaudeAgentSDKAdapter(model, **arguments)
 
 
-def _litellm(model: str, **arguments: Any) -> ProviderAdapter:
+def _litellm(model: str, **arguments: Any) -> LoopAdapter:
     from .litellm import LiteLLMAdapter
 
     return LiteLLMAdapter(model, **arguments)
 
 
-_PROVIDERS: dict[str, Callable[..., ProviderAdapter]] = {
+_PROVIDERS: dict[str, Callable[..., LoopAdapter]] = {
     "openai": _openai,
     "openai-chat": partial(_openai, api="chat"),
     "anthropic": _anthropic,
@@ -53,8 +54,17 @@ _PROVIDERS: dict[str, Callable[..., ProviderAdapter]] = {
     },
 }
 
+_OTHER_NAMES = {  # of these providers in other libraries
+    "google": "gemini",
+    "google-gla": "gemini",
+    "grok": "xai",
+    "moonshotai": "kimi",
+    "openai-responses": "openai",
+    "zai": "glm",
+}
 
-def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
+
+def adapter_for(model: str | None = None, **arguments: Any) -> LoopAdapter:
     """Returns the adapter for a model, such as `adapter_for("anthropic:claude-sonnet-5")`.
 
     The name is a provider, a colon, and the provider's own name of the model, which may contain
@@ -67,6 +77,10 @@ def adapter_for(model: str | None = None, **arguments: Any) -> ProviderAdapter:
     extra is not installed, and the errors of the adapter.
     """
     provider, own_name = read_name(model)
+    if misplaced := sorted(arguments.keys() & (ModelSettings.__annotations__.keys() - {"timeout"})):
+        raise TypeError(
+            f"{misplaced[0]} is a setting; pass settings=ModelSettings({misplaced[0]}=…)"
+        )
     return _PROVIDERS[provider](own_name, **arguments)
 
 
@@ -102,7 +116,11 @@ def _problem(name: str, place: str) -> str:
     elif re.search(r"[\d./]", provider):  # a model with a tag
         nearest = f"ollama:{name}"
     else:
-        found = get_close_matches(provider.strip().lower(), _PROVIDERS, 1)
+        spelled = provider.strip().lower()
+        found = get_close_matches(_OTHER_NAMES.get(spelled, spelled), _PROVIDERS, 1)
         nearest = f"{found[0]}:{own_name}" if found else ""
     hint = f"did you mean {nearest!r}? The" if nearest else "the"
-    return f"model {name!r}{place} {problem}; {hint} providers are {', '.join(_PROVIDERS)}"
+    known = f"providers are {', '.join(_PROVIDERS)}"
+    if not nearest:
+        known += f"; if LiteLLM has the model, use 'litellm:{provider}/{own_name}'"
+    return f"model {name!r}{place} {problem}; {hint} {known}"

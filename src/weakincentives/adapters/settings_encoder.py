@@ -43,11 +43,13 @@ class SettingsEncoder(ABC):
     """Encodes the settings that an API supports.
 
     `setting_fields` has the request's field for each setting, with dots between levels, and
-    `output_field` is the field that declares the output, which no setting replaces.
+    `output_field` is the field that declares the output, which no setting replaces. `api_name` is
+    what errors call the API.
     """
 
     setting_fields: ClassVar[Mapping[str, str]]
     output_field: ClassVar[str]
+    api_name: ClassVar[str]
     provider: str
     profile: ServerProfile
 
@@ -68,6 +70,10 @@ class SettingsEncoder(ABC):
         names += [f"extra[{key!r}]" for key in settings.extra.keys() & profile.rejected_fields]
         if names:
             remedy = "remove it, or pass the server's own field in ModelSettings(extra=…)"
+            if profile.unsupported_settings.issuperset(names):
+                remedy = f"its server's profile excludes it; {remedy}"
+            elif not cls.setting_fields.keys() & names:
+                remedy = f"its API, {cls.api_name}, has no such field; {remedy}"
             raise unsupported(names, by, remedy)
 
     def add_settings(self, body: JsonObject, request: ProviderRequest) -> JsonObject:

@@ -69,6 +69,7 @@ class _InspectCodec(Codec):
         documents_in_results=False,
     )
     output_field = "response_schema"
+    api_name = "Inspect's"
     setting_fields: ClassVar[Mapping[str, str]] = {
         **{name: name for name in ("temperature", "top_p", "seed", "tool_choice")},
         "parallel_tool_calls": "parallel_tool_calls",

@@ -24,7 +24,7 @@ from ..protocols import EventBus, SessionProtocol
 from ..record_types import AnyType
 from ..runtime.events import Operation
 from ..runtime.session import Session
-from ..signatures import AnyFunction
+from ..signatures import AnyFunction, did_you_mean
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn
@@ -239,7 +239,7 @@ def to_adapter(adapter: object, taker: str = "adapter=") -> "ProviderAdapter":
     if not isinstance(adapter, ProviderAdapter):
         raise TypeError(
             f"{taker} takes an adapter, such as OpenAIAdapter(model), or the name of a model, got "
-            f"{adapter!r}"
+            f"{adapter!r}{'; use FallbackAdapter(*models)' * isinstance(adapter, list | tuple)}"
         )
     return adapter
 
@@ -522,11 +522,12 @@ def check_arguments(
     `known` is the options' `TypedDict`, and `kinds` are the types allowed for `prompt`.
     """
     if unknown := sorted(options.keys() - known.__annotations__):
-        names = ", ".join([name for name in known.__annotations__ if name not in _INTERNAL])
-        raise TypeError(f"unknown argument {unknown[0]!r} of an evaluation; use one of {names}")
+        names = [name for name in known.__annotations__ if name not in _INTERNAL]
+        remedy = did_you_mean(unknown[0], names)
+        raise TypeError(f"unknown argument {unknown[0]!r} of an evaluation; {remedy}")
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
-        raise TypeError(f"cannot evaluate {shown}; pass a Prompt, such as template.bind(…) returns")
+        raise TypeError(f"cannot evaluate {shown}; pass a template or template.bind(…)")
     session, conversation = options.get("session"), options.get("conversation")
     if isinstance(session, type) or not callable(getattr(session, "dispatch", None)):
         raise TypeError(f"session must be a Session object, got {session!r}")
@@ -539,8 +540,7 @@ def check_arguments(
     config: Any = options.get("config")  # Any: of a caller that does not use a type checker
     if not isinstance(config, RunConfig | None):
         raise TypeError(f"config must be a RunConfig, got {config!r}")
-    settings: Any = options.get("settings")
-    if not isinstance(settings, ModelSettings | None):
+    if not isinstance(settings := options.get("settings"), ModelSettings | None):
         raise TypeError(f"settings must be ModelSettings, got {settings!r}")
     approver = options.get("approver")
     if approver is not None and not callable(approver):

@@ -8,9 +8,11 @@ from typing import Literal
 from ..content import text_of, to_content
 from ..errors import ControlFlow, message_of
 from ..limits import TokenUsage
+from ..prompt.function_tools import FunctionHandler
 from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.sizes import measure
 from ..prompt.template import AnyPrompt
+from ..resources.bindings import kind_name
 from ..runtime.events import (
     EvaluationStopped,
     Event,
@@ -42,8 +44,8 @@ def opening_events(
 ) -> Iterator[Event]:
     """Yields events for the rendered prompt, stale overrides and sections that cannot be opened.
 
-    `conversation` is the evaluation's initial conversation. Missing params are also logged as a
-    warning.
+    `conversation` is the evaluation's initial conversation. Missing params and resources are also
+    logged as warnings.
     """
     ns, key, resumes = prompt.ns, prompt.key, options.get("resumes", False)
     earlier = conversation if resumes else options.get("conversation")
@@ -79,6 +81,13 @@ def opening_events(
             "Params of hidden sections are missing; %s", remedy, extra={"sections": sections}
         )
         yield ParamsMissing(ns=ns, key=key, sections=sections, remedy=remedy, **ids)
+    bound = [binding.protocol for binding in prompt.resources.registry.bindings]
+    for tool in rendered.tools:
+        handler = tool.handler
+        for kind in handler.missing(bound) if isinstance(handler, FunctionHandler) else ():
+            name = kind_name(kind)
+            remedy = f"bind one: prompt.bind(resources={{{name}: …}})"
+            _log.warning("Tool %r needs a resource, %s; %s", tool.name, name, remedy)
 
 
 def stop_event(

@@ -87,6 +87,9 @@ class MainLoop:
     ) -> Execution[Out]:
         """Evaluates `prompt` until an evaluation returns a response.
 
+        `options` are those of `ExecutionOptions`: `session`, `conversation`, `settings`, `config`,
+        `budget`, `deadline`, `approver`, `adapter` and others.
+
         Raises `ExpansionLimitError` when the model requests sections more than `max_expansions`
         times, and the same errors as the adapter's `evaluate`.
         """

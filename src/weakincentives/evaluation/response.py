@@ -77,6 +77,11 @@ class PromptResponse[Out](Parametrized):
         return () if self.conversation is None else self.conversation.messages
 
     @property
+    def model(self) -> str:
+        """The name of the model that wrote the final answer, or empty if it is unknown."""
+        return next((it.model or it.requested_model for it in self._answers()[-1:]), "")
+
+    @property
     def reasoning(self) -> str:
         """The reasoning that the provider shows for the final answer."""
         return "\n\n".join(filter(None, [answer.reasoning for answer in self._answers()]))
@@ -139,6 +144,11 @@ class Execution[Out]:
     def text(self) -> str:
         """The text of the final response."""
         return self.response.text
+
+    @property
+    def model(self) -> str:
+        """The name of the model that wrote the final answer, or empty if it is unknown."""
+        return self.response.model
 
     @property
     def reasoning(self) -> str:

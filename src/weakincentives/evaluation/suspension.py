@@ -58,7 +58,10 @@ _OLD = (
     "the suspension was written by weakincentives 0.2; resume it with 0.2, or start a new run from "
     "its conversation"
 )
-_REMEDY = "resume it with MainLoop.resume(prompt, suspension, decisions), or pass approver="
+_REMEDY = (
+    "resume it with MainLoop.resume(prompt, suspension, decisions) or "
+    "Chat.resume(suspension, decisions), or pass approver="
+)
 
 
 @library_state

@@ -417,7 +417,7 @@ class ToolExecutor:
             if self._config.raise_handler_errors:
                 raise failure
             fields = {"tool_name": call.name, "call_id": call.call_id}
-            _log.error("Tool handler failed", exc_info=failure, extra=fields)
+            _log.error("Tool handler failed: %s", call.name, exc_info=failure, extra=fields)
         return failed(_failure_text(call.name, failure))
 
     def check_output(

@@ -2,7 +2,15 @@
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -78,7 +86,8 @@ def tool(function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:  # Any
     """Configures a function for `tools=[function]`: `@tool`, `@tool(name=…)` or `tool(f, name=…)`.
 
     The decorated function is called and typed as before. `name` and `description` default to the
-    function's name and the first paragraph of its docstring; the other options are those of `Tool`.
+    function's name and the first paragraph of its docstring. The other options are those of
+    `Tool`: `effect`, `approval`, `examples` and `accepts_overrides`.
     Raises `TypeError` for an unknown option.
     """
     check_names("tool()", options, ToolOptions.__annotations__)
@@ -229,6 +238,15 @@ class FunctionHandler:
     def resources(self) -> list[KindOf[object]]:
         """The types of the resources that the function receives."""
         return [value.args[0] for _, value in self._injected if isinstance(value, partial)]
+
+    def missing(self, bound: Collection[object]) -> list[KindOf[object]]:
+        """Returns the resources that are not `bound`, and without which a call fails."""
+        required = [
+            value.args[0]
+            for _, value in self._injected
+            if isinstance(value, partial) and not value.keywords["optional"]
+        ]
+        return [kind for kind in required if kind not in bound]
 
     @property
     def line(self) -> str:

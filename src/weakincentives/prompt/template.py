@@ -420,6 +420,8 @@ def _instead_of(value: object, types: Iterable[ParamsType]) -> str:
         remedy = f"Create one: {value.__name__}(…)."
     elif isinstance(value, str) and not names:
         remedy = "The sections take no params; pass a message to the run instead."
+    elif type(value).__module__ != "builtins":
+        remedy += f" To give it to tools, write bind(resources={{{type(value).__name__}: …}})."
     return f"Got {value!r:.200}. {remedy}"
 
 

@@ -126,7 +126,7 @@ def _message_changes(
         before, after = old["content"], new["content"]
         for key in [*before, *(key for key in after if key not in before)]:
             if before.get(key) != after.get(key):
-                yield f"section {key!r}: {_shown(before.get(key), after.get(key))}"
+                yield f"section {key!r}: {_shown(before.get(key, ''), after.get(key, ''))}"
         return
     tool = tools.get(new.get("call_id", ""))
     place = f"message {number}, tool {tool!r}," if tool else f"message {number},"
@@ -168,7 +168,10 @@ def _shown(old: AnyJson, new: AnyJson) -> str:
         return "white space differs"
     start, end = changed[0][1], changed[-1][2]
     first, last = changed[0][3], changed[-1][4]
-    return f"{_short(' '.join(before[start:end]))} is now {_short(' '.join(after[first:last]))}"
+    gone, added = " ".join(before[start:end]), " ".join(after[first:last])
+    if gone and added:
+        return f"{_short(gone)} is now {_short(added)}"
+    return f"{_short(added)} was added" if added else f"{_short(gone)} was removed"
 
 
 def _short(value: AnyJson) -> str:

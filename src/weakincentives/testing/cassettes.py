@@ -26,6 +26,7 @@ from ..redaction import MASK, SECRET_NAMES, Redactor, credentials_in
 from ..signatures import did_you_mean
 from .cassette_diffs import Asked, describe_miss
 from .cassette_files import Line, Recording, Recordings
+from .recorded_events import RecordedEvents
 
 __all__ = ["Cassette", "CassetteMiss", "Mode"]
 
@@ -61,6 +62,7 @@ class Cassette(LoopAdapter):
     """
 
     name = "cassette"
+    events: RecordedEvents | None = None  # records the runs, if a fixture created the cassette
 
     def __init__(
         self,
@@ -97,12 +99,9 @@ class Cassette(LoopAdapter):
         """The adapter that is recorded, which is created on first use if its model was named."""
         if self._adapter is None:
             try:
-                named = adapter_for(self._model_name)
+                self._adapter = adapter_for(self._model_name)
             except (ValueError, ImportError) as error:
                 raise type(error)(f"{error}; {self.why_recorded}") from error
-            if not isinstance(named, LoopAdapter):
-                raise TypeError(f"Cassette takes adapters of this library, got {named!r}")
-            self._adapter = named
         return self._adapter
 
     @property
@@ -146,6 +145,8 @@ class Cassette(LoopAdapter):
         return MediaSupport(types={"*": MAX_CONTENT_BYTES}, urls=(Media,))
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> Connection:
+        if self.events is not None:
+            self.events.watch_run(rendered)
         if self._volatile:
             for node in source_of(rendered).template.registry.sections:
                 self._section_keys |= {node.key, node.section.key}
@@ -211,7 +212,9 @@ class Cassette(LoopAdapter):
         reply, recording = self.recordings.take(asked)
         if reply is not None:
             return reply
-        remedy = "to record again, run pytest --cassette=rewrite, or pass mode='rewrite'"
+        mode = "rewrite" if self.recordings.path.exists() else "once"
+        verb = "record again" if mode == "rewrite" else "record it"
+        remedy = f"to {verb}, run pytest --cassette={mode}, or pass mode={mode!r}"
         raise CassetteMiss(f"{self._miss(asked, recording)}\n{remedy}")
 
     def _miss(self, asked: Asked, recording: Recording | None) -> str:

@@ -73,8 +73,9 @@ def report(total: Counts) -> Iterator[str]:
         _, all_tests = rows.pop("")
         table = [(path, -(-size // 4), tests) for path, (size, tests) in rows.items()]
         opened = [tokens for _, tokens, tests in table if tests]
+        tests_word = "test" if all_tests == 1 else "tests"
         yield (
-            f"{prompt}: {len(opened)} of {len(table)} sections opened in {all_tests} tests, "
+            f"{prompt}: {len(opened)} of {len(table)} sections opened in {all_tests} {tests_word}, "
             f"{sum(opened):,} of {sum(tokens for _, tokens, _ in table):,} tokens"
         )
         width = max(map(len, rows), default=0)

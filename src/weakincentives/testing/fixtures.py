@@ -17,7 +17,6 @@ from ..prompt.overrides.model import PromptDescriptor, PromptOverride
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.renderer import AnyRenderedPrompt
 from ..prompt.template import Prompt, PromptTemplate
-from ..runtime.session.session import Session
 from .recorded_events import RecordedEvents, event_line
 from .scripted import Reply, ScriptedAdapter, SeenRequest
 
@@ -41,9 +40,7 @@ class _RecordedAdapter(ScriptedAdapter):
     events: RecordedEvents
 
     def connect(self, rendered: AnyRenderedPrompt, /) -> ScriptedAdapter:
-        session = rendered.view.session
-        if isinstance(session, Session):
-            self.events.watch(session.bus)
+        self.events.watch_run(rendered)
         return super().connect(rendered)
 
 
@@ -66,6 +63,7 @@ def file_name(name: str) -> str:
 class Cassettes:
     """Creates the cassettes of one test; see the fixture."""
 
+    events: RecordedEvents = field(repr=False)
     folder: Path
     name: str
     mode: "Mode | None" = None
@@ -80,6 +78,7 @@ class Cassettes:
         name = f"{file_name(self.name)}{f'.{count + 1}' if count else ''}.jsonl"
         options.setdefault("mode", self.mode)
         cassette = Cassette(adapter, path or self.folder / name, **options)
+        cassette.events = self.events
         self.cassettes.append(cassette)
         return cassette
 

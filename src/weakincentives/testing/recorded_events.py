@@ -8,8 +8,10 @@ from threading import Lock
 from typing import SupportsIndex, overload
 
 from ..displays import cut
+from ..prompt.renderer import AnyRenderedPrompt
 from ..protocols import EventBus
 from ..runtime.events import Event, Operation
+from ..runtime.session.session import Session
 
 __all__ = ["Events", "RecordedEvents", "event_line"]
 
@@ -95,6 +97,11 @@ class RecordedEvents(Events[object]):
                 self._buses.append(bus)
                 self._subscriptions.callback(bus.subscribe(object, self._record))
         return bus
+
+    def watch_run(self, rendered: AnyRenderedPrompt) -> None:
+        """Records all future events of the session in which a prompt is evaluated."""
+        if isinstance(session := rendered.view.session, Session):
+            self.watch(session.bus)
 
     def stop(self) -> None:
         """Stops recording on all buses."""

@@ -84,6 +84,7 @@ class MessagesCodec(Codec):
     call_ids = "[a-zA-Z0-9_-]+"
     reasoning_types = ("thinking", "redacted_thinking")
     output_field = "output_config.format"
+    api_name = "Messages"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
         "top_p": "top_p",
@@ -169,7 +170,8 @@ class MessagesCodec(Codec):
         if others and settings.reasoning not in (None, "none"):
             raise ValueError(
                 f"{by} does not support reasoning={settings.reasoning!r} together with "
-                f"{others[0]}={getattr(settings, others[0])!r}; remove one of them"
+                f"{others[0]}={getattr(settings, others[0])!r}; remove one of them, "
+                f"for example with ModelSettings({others[0]}=None)"
             )
 
     def encode_setting(self, name: str, value: object, tools: Collection[str]) -> JsonObject:

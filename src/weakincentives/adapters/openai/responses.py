@@ -58,6 +58,7 @@ class ResponsesCodec(Codec):
     reasoning_types = ("reasoning",)
     reasoning_fields = frozenset({"id"})  # the server looks for the reasoning of an id
     output_field = "text.format"
+    api_name = "Responses"
     setting_fields: ClassVar[Mapping[str, str]] = {
         "temperature": "temperature",
         "top_p": "top_p",
