@@ -149,7 +149,10 @@ def hostile(folder: Path) -> Experiment:
         cases,
         evaluators=[evaluator(name=f"judged {HOSTILE}")(judge)],
         model=FunctionAdapter(answer, model=f"model {HOSTILE}"),
-        variants=[Variant(name=f"a {HOSTILE}"), Variant(name=f"b {HOSTILE}")],
+        variants=[
+            Variant(name=f"a {HOSTILE}"),
+            Variant(name=f"b {HOSTILE}", model=FunctionAdapter(answer, model=f"other {HOSTILE}")),
+        ],
         folder=folder / "evil",
     )
 
