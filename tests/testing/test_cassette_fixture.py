@@ -106,7 +106,9 @@ def test_answers_that_no_test_used_are_named_and_leave_in_a_rewrite(author: Auth
 @pytest.mark.slow
 def test_workers_that_record_one_path_keep_all_answers_or_fail(author: Author) -> None:
     """Both tests wait until the other one has its answer, so that both write the file."""
-    tests = TEST + """
+    tests = (
+        TEST
+        + """
 import time
 from pathlib import Path
 
@@ -118,12 +120,15 @@ def test_it(cassette, text):
     while len([*Path().glob("*.asked")]) < 4:
         time.sleep(0.01)
 """
+    )
     author.pytester.makepyfile(test_shop=HEAD + tests)
     options = ("-n", "4", "-p", "no:cacheprovider", "-p", "no:randomly")
     result = author.pytester.runpytest_subprocess(*PLUGIN, *options)
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes["errors"]) == (4, 3)
-    result.stdout.fnmatch_lines(["*shared.jsonl was recorded by another process or test; run again*"])
+    result.stdout.fnmatch_lines(
+        ["*shared.jsonl was recorded by another process or test; run again*"]
+    )
     path = author.pytester.path / "shared.jsonl"
     first, line = map(json.loads, path.read_text().splitlines())
     assert first["cassette"] == 1

@@ -1,4 +1,4 @@
-"""The progress of `wink eval` on stderr: a line that changes on a terminal, and otherwise a few lines."""
+"""The progress of `wink eval` on stderr: a line that changes, or a few lines in files and CI."""
 
 import os
 import sys

@@ -141,7 +141,7 @@ class _CaseReader:
         self._types = types
         self._problems = problems
         self._folder = cache(partial(HostFilesystem, folder, read_only=True))
-        self._content = cache(lambda name: self._folder().read_bytes(name))  # for all cases
+        self._content = cache(self._read_file)  # cases can share a file
 
     def read(self, node: Node) -> Case | None:
         """Returns a case, or `None` after adding its problems."""
@@ -232,6 +232,9 @@ class _CaseReader:
             raise ValueError(f"no file matches {pattern!r} in the folder of the case")
         start = len(base) + 1 if base else 0
         return {f"{path}/{name[start:]}": self._content(name) for name in names}
+
+    def _read_file(self, name: str) -> bytes:
+        return self._folder().read_bytes(name)
 
 
 def _value(node: Node, place: Place, problems: Problems) -> AnyJson:

@@ -194,7 +194,9 @@ class _Table:
         except OSError:
             return ""
         records = [clean(record) for record in records_of(log, result.key)]
-        data = run_data(ReportedRun(name="run", run=read_run(records), price=lambda it: it.get("cost")))
+        data = run_data(
+            ReportedRun(name="run", run=read_run(records), price=lambda it: it.get("cost"))
+        )
         texts = {"error": result.error, "reasons": result.reasons}
         return data_tag(f"run-{number}", {**data, "texts": clean(texts)})
 

@@ -99,9 +99,9 @@ def _name_of(event_type: type[object]) -> str:
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
     """Yields the events that `write_events` wrote, even from several concatenated logs.
 
-    Lone surrogates, which cannot be printed, become escapes. A last line that is incomplete, because
-    the process was killed, is skipped, which is logged. Raises `ValueError` with the line number for
-    any other line that is not an event, or if the log has another version.
+    Lone surrogates, which cannot be printed, become escapes. An incomplete last line, which a
+    killed process leaves, is skipped, and the logger gets a warning. Raises `ValueError` with the
+    line number for any other line that is not an event, or if the log has another version.
     """
     lines = iter(lines)
     for number, line in enumerate(lines, start=1):
