@@ -352,7 +352,8 @@ def _input(messages: Sequence[AnyJson]) -> list[Part]:
             case {"type": "image", "image": str(url)} if url.startswith("data:"):
                 mime, _, data = url.removeprefix("data:").partition(";base64,")
                 parts.append(Image.from_base64(data, mime))
-            case {"type": kind}:
+            case other:
+                kind = other["type"]
                 raise ValueError(f"a sample's input must be text or images with data, got {kind!r}")
     return parts
 
