@@ -619,7 +619,7 @@ ENDLESS = """\
 def test_usage_error_is_one_line_on_stderr_and_exit_code_2(
     shop: Path, wink: Wink, arguments: list[str], message: str
 ) -> None:
-    (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
+    (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool\n')
     (shop / "other.jsonl").write_text('{"event": "ProviderCalled"}\n')
     (shop / "endless.jsonl").write_text(ENDLESS)
     (shop / "good.jsonl").write_text('{"event": "Event"}\n')
@@ -633,6 +633,18 @@ def test_usage_error_is_one_line_on_stderr_and_exit_code_2(
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("wink: ")
     assert message in done.stderr
+
+
+def test_log_of_a_killed_run_is_read_without_its_incomplete_last_line(
+    shop: Path, wink: Wink
+) -> None:
+    (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
+    for command in ("show", "advise"):
+        done = wink(command, "torn.jsonl")
+        assert (done.returncode, done.stderr) == (
+            0,
+            "wink: torn.jsonl: Line 2, the last one, is incomplete, so it was skipped\n",
+        )
 
 
 def test_failing_adapter_is_named(wink: Wink) -> None:

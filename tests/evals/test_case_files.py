@@ -466,10 +466,10 @@ def test_problems_of_all_files_are_reported_together(tmp_path: Path) -> None:
             f"/b.json:3: unknown key 'x'; a case has {KEYS}",
             "/c.jsonl:3: invalid JSON: NaN is not a number in JSON",
             "/c.jsonl:4: invalid JSON: Unterminated string starting at (column 2)",
-            "/d.txt:1: its name must end in .yaml, .yml, .json, .jsonl, .csv",
+            "/d.txt:1: its name must end in .yaml, .json, .jsonl, .csv",
             "/e.yaml:1: it is not a file; for the files of a folder, pass 'folder/*.yaml'",
             "/f*.yaml:1: no file matches this pattern",
-            ":1: its name must end in .yaml, .yml, .json, .jsonl, .csv",
+            ":1: its name must end in .yaml, .json, .jsonl, .csv",
         ]
     )
 
@@ -589,9 +589,9 @@ def test_all_problems_of_csv_are_reported_at_once_with_line_and_column(tmp_path:
     text = 'id,params.cnt,foo,id,metadata.x,metadata\n1,2,3,4,5\n6,a"b,8,9,1\n77,"a"b,8,9,1\n'
     quote = 'a quote is not closed or misplaced; in a cell in quotes, write "" for a quote'
     assert problems(tmp_path, text, "cases.csv") == [
+        "1: the column 'id' appears twice, or is part of another column",
         "1: unknown column 'params.cnt': cases of this prompt have no such key",
         "1: unknown column 'foo': cases of this prompt have no such key",
-        "1: the column 'id' appears twice, or is part of another column",
         "1: the column 'metadata.x' appears twice, or is part of another column",
         f"3: column 2: {quote}",
         f"4: column 2: {quote}",

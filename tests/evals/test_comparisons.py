@@ -116,7 +116,7 @@ def test_score_that_applies_to_no_case_changes_no_verdict(anytime: bool) -> None
     assert not more.scores["none"].is_tested
     assert "none: not applicable to any case" in [*comparison_lines(more)]
     page = "".join(experiment_page(experiment(more.a, more.b), comparisons=[more]))
-    assert "none applies to no case." in page
+    assert "none: not applicable to any case." in page
     assert comparison_gate(more) == comparison_gate(alone)
 
 

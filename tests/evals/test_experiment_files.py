@@ -18,7 +18,7 @@ from weakincentives.limits import RunUsage, TokenUsage
 
 SAVED = experiment(
     variant("a", {"ok": "1E 01 --", "other": "11 0- 00"}, clusters=["x", "x", "y"]),
-    variant("b", {"ok": "11 U1 F1"}, scales={"ok": Scale(bounds=(0, 1), margin=0.02)}),
+    variant("b", {"ok": "11 U1 F1"}, scales={"ok": Scale(bounds=(0.0, 1.0), margin=0.02)}),
     repeats=2,
 )
 

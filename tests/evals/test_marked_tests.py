@@ -122,7 +122,7 @@ def correct(case, run):
         "0, base: fails: 4 of 10 scored repeats pass (95 % interval 16.8-68.7 %, n = 10), and 50 % "
         "must"
     ) in text
-    assert "repeat 4: correct is false: as written" in text
+    assert "repeat 4: correct: fail, as written" in text
 
 
 def test_provider_failures_make_a_test_inconclusive_and_not_wrong(project: Project) -> None:

@@ -348,7 +348,15 @@ def test_prompt_rendered_without_a_rendered_prompt_has_no_sizes() -> None:
 def test_invalid_line_is_reported_with_its_number(line: str) -> None:
     good = json.dumps(event_record(Event()))
     with pytest.raises(ValueError, match="line 2 is not an event"):
-        list(read_events([good, line]))
+        list(read_events([good, line + "\n"]))
+    with pytest.raises(ValueError, match="line 2 is not an event"):
+        list(read_events([good, line, good]))
+
+
+def test_incomplete_last_line_is_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    lines = [json.dumps(event_record(Event())) + "\n", '{"event": "Too']
+    assert [record["event"] for record in read_events(lines)] == ["Event"]
+    assert caplog.messages == ["Line 2, the last one, is incomplete, so it was skipped"]
 
 
 SURROGATE = chr(92) + "ud800"

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-__all__ = ["SHOP", "Author"]
+__all__ = ["HEAD", "PLUGIN", "SHOP", "Author"]
 
 SHOP = '''
 from dataclasses import dataclass, field

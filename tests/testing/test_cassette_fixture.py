@@ -1,5 +1,6 @@
 """The fixture records a test's model if the test passes, and later plays it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.authors import Author
+from support.authors import HEAD, PLUGIN, Author
 
 TEST = """
 from weakincentives import MainLoop, MarkdownSection, PromptTemplate
@@ -115,6 +116,39 @@ def test_answers_that_no_test_used_are_named_and_leave_in_a_rewrite(author: Auth
     )
     author.runs(one, "--cassette=rewrite").assert_outcomes(passed=1)
     assert len(recorded(author)["test_it.jsonl"].splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_workers_that_record_one_path_keep_all_answers_or_fail(author: Author) -> None:
+    """Both tests wait until the other one has its answer, so that both write the file."""
+    tests = (
+        TEST
+        + """
+import time
+from pathlib import Path
+
+@pytest.mark.parametrize("text", ["a", "b", "c", "d"])
+def test_it(cassette, text):
+    adapter = cassette(ScriptedAdapter([say(text)]), "shared.jsonl")
+    assert MainLoop(adapter).execute(TEMPLATE, text).text == text
+    Path(f"{text}.asked").touch()
+    while len([*Path().glob("*.asked")]) < 4:
+        time.sleep(0.01)
+"""
+    )
+    author.pytester.makepyfile(test_shop=HEAD + tests)
+    options = ("-n", "4", "-p", "no:cacheprovider", "-p", "no:randomly")
+    result = author.pytester.runpytest_subprocess(*PLUGIN, *options)
+    outcomes = result.parseoutcomes()
+    assert (outcomes["passed"], outcomes["errors"]) == (4, 3)
+    result.stdout.fnmatch_lines(
+        ["*shared.jsonl was recorded by another process or test; run again*"]
+    )
+    path = author.pytester.path / "shared.jsonl"
+    first, line = map(json.loads, path.read_text().splitlines())
+    assert first["cassette"] == 1
+    assert line["replies"][0]["reply"]["text"] == line["messages"][-1]["content"]
+    assert [*author.pytester.path.glob(".weakincentives-*")] == []
 
 
 @pytest.mark.slow

@@ -284,7 +284,7 @@ def test_second_recorder_of_one_file_fails_and_says_why(path: Path) -> None:
         MainLoop(first).execute(template(), "Hi")
         second = record(path, say("Two."))
         MainLoop(second).execute(template(), "Hi")
-    with pytest.raises(FileExistsError, match="was recorded by another process; run again"):
+    with pytest.raises(FileExistsError, match="was recorded by another process or test; run again"):
         second.save()
 
 

@@ -149,7 +149,10 @@ def hostile(folder: Path) -> Experiment:
         cases,
         evaluators=[evaluator(name=f"judged {HOSTILE}")(judge)],
         model=FunctionAdapter(answer, model=f"model {HOSTILE}"),
-        variants=[Variant(name=f"a {HOSTILE}"), Variant(name=f"b {HOSTILE}")],
+        variants=[
+            Variant(name=f"a {HOSTILE}"),
+            Variant(name=f"b {HOSTILE}", model=FunctionAdapter(answer, model=f"other {HOSTILE}")),
+        ],
         folder=folder / "evil",
     )
 
@@ -182,8 +185,8 @@ def test_page_begins_with_verdicts_in_words_and_their_intervals(open_page: Open)
     page = open_page()
     picture(page, "experiment.png")
     verdicts = page.locator(".verdict").all_inner_texts()
-    assert verdicts == [
-        "It is not clear whether detailed is better or worse than base in correct.",
+    assert [verdict.partition(":")[0] for verdict in verdicts] == [
+        "It is not clear whether detailed is better or worse than base in correct",
         "detailed is better than base in words.",
     ]
     box, zero, dot = (

@@ -10,7 +10,6 @@ from . import (
     chat,
     durable_runs,
     eval_runs,
-    evals,
     mcp,
     overrides,
     prompts,
@@ -46,7 +45,7 @@ def _options(*, version: Annotated[bool, _Version] = False) -> None: ...
 for _command in (
     *(prompts.render, prompts.tree, prompts.check),
     *(run.run, approval.approve, chat.chat, run.show, report.report, run.advise),
-    evals.eval_schema,
+    eval_runs.eval_schema,
 ):
     app.command()(_command)
 app.command("eval")(eval_runs.evaluate_cases)

@@ -1,4 +1,4 @@
-"""The progress of `wink eval` on stderr: a bar on a terminal, and otherwise a few lines."""
+"""The progress of `wink eval` on stderr: a line that changes, or a few lines in files and CI."""
 
 import os
 import sys
@@ -62,24 +62,10 @@ class SparseLines:
 @contextmanager
 def showing_progress() -> Generator[Callable[[Progress], object]]:
     """Yields the function that shows the progress during the block."""
-    plain = any(os.environ.get(name) for name in ("CI", "NO_COLOR"))
-    console = Console(stderr=True, highlight=False, markup=False)
-    if plain or not console.is_terminal or console.is_dumb_terminal:
+    console = Console(stderr=True, highlight=False)
+    is_plain = os.environ.get("CI") or os.environ.get("NO_COLOR") or console.is_dumb_terminal
+    if is_plain or not console.is_terminal:
         yield SparseLines(sys.stderr.write)
-        return
-    from rich.progress import BarColumn, TextColumn  # slow to import
-    from rich.progress import Progress as Bar
-
-    with Bar(BarColumn(), TextColumn("{task.description}", markup=False), console=console,
-             transient=True) as bar:  # fmt: skip
-        task = bar.add_task("")
-
-        def show(progress: Progress) -> None:
-            bar.update(
-                task,
-                description=progress_text(progress),
-                completed=progress.done,
-                total=progress.total,
-            )
-
-        yield show
+    else:
+        with console.status("") as status:
+            yield lambda progress: status.update(progress_text(progress))

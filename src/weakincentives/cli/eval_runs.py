@@ -1,4 +1,4 @@
-"""`wink eval` runs a prompt on cases, and `wink compare` compares two variants of experiments."""
+"""`wink eval`, `wink compare` and `wink eval-schema`: run cases, compare variants, check files."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 
 from ..limits import Budget
+from .printing import write_json
 from .run_options import Adapter, Api, BaseUrl, Model
-from .target import Target, UsageError
+from .target import Target, UsageError, load_prompt
 
-__all__ = ["compare", "evaluate_cases"]
+__all__ = ["compare", "eval_schema", "evaluate_cases"]
 
 _Texts = list[str] | None
 _Cases = Annotated[list[str], Argument(help="Files of cases: YAML, JSON, JSON Lines or CSV.")]
@@ -136,3 +137,13 @@ def compare(
         a, b, files, margin=work.check_margin(margin), common_cases=common_cases, anytime=anytime
     )
     gates.end([one.b for one in comparisons], comparisons)
+
+
+def eval_schema(target: Target) -> None:
+    """Print the JSON Schema of a file of cases, with which editors check it.
+
+    Save it, and begin a YAML file with `# yaml-language-server: $schema=` and its name.
+    """
+    from ..evals import case_schema
+
+    write_json(case_schema(load_prompt(target)))

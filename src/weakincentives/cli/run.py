@@ -271,9 +271,13 @@ def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[l
 
     `clean` is applied to each line first.
     """
+
+    def note(lines: Iterable[str]) -> None:
+        sys.stderr.writelines(f"wink: {log}: {line}\n" for line in lines)
+
     with record_errors(str(log)):
         try:
-            with log.open(encoding="utf-8-sig") as file:
+            with warnings_as_lines(note), log.open(encoding="utf-8-sig") as file:
                 records = read_records(file, clean)
         except ValueError as error:
             raise UsageError(f"{log}: {error}") from error

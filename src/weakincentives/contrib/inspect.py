@@ -50,6 +50,7 @@ __all__ = ["InspectAdapter", "as_solver", "session_of"]
 _STORED = "weakincentives_session"
 _PROVIDER = "inspect"
 _COUNTS = "input_tokens output_tokens input_tokens_cache_read input_tokens_cache_write"
+_SAME_SETTINGS = ("temperature", "top_p", "seed", "tool_choice", "parallel_tool_calls")
 _ROLES: Mapping[str, Any] = {  # Any: classes with a constructor of their own each
     "system": models.ChatMessageSystem,
     "user": models.ChatMessageUser,
@@ -71,8 +72,7 @@ class _InspectCodec(Codec):
     output_field = "response_schema"
     api_name = "Inspect's"
     setting_fields: ClassVar[Mapping[str, str]] = {
-        **{name: name for name in ("temperature", "top_p", "seed", "tool_choice")},
-        "parallel_tool_calls": "parallel_tool_calls",
+        **{name: name for name in _SAME_SETTINGS},
         "max_output_tokens": "max_tokens",
         "reasoning": "reasoning_effort",
         "stop": "stop_seqs",
@@ -119,22 +119,12 @@ class _InspectCodec(Codec):
         stored: AnyJson = message.wire[0] if message.wire else {}
         content = stored.get("content")
         self._names |= {call.call_id: call.name for call in message.tool_calls}
-        return [
-            {
-                **stored,
-                "role": "assistant",
-                "content": content if isinstance(content, list) else message.text,
-                "tool_calls": [
-                    {
-                        "id": call.call_id,
-                        "function": call.name,
-                        "arguments": json.loads(call.arguments),
-                    }
-                    for call in message.tool_calls
-                ]
-                or None,
-            }
+        calls = [
+            {"id": call.call_id, "function": call.name, "arguments": json.loads(call.arguments)}
+            for call in message.tool_calls
         ]
+        content = content if isinstance(content, list) else message.text
+        return [{**stored, "role": "assistant", "content": content, "tool_calls": calls or None}]
 
     def encode_answer(self, message: ToolMessage) -> JsonObject:
         item: JsonObject = {**message.as_dict(), "function": self._names[message.call_id]}
@@ -355,19 +345,18 @@ def _input(messages: Sequence[AnyJson]) -> list[Part]:
         raise ValueError(
             f"the sample must have one user message, got {roles}; put instructions in the prompt"
         )
-    return [_part(content) for content in messages[0].content_list]
-
-
-def _part(content: AnyJson) -> Part:
-    match content.model_dump():
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "image", "image": str(url)} if url.startswith("data:"):
-            mime, _, data = url.removeprefix("data:").partition(";base64,")
-            return Image.from_base64(data, mime)
-        case other:
-            kind = other["type"]
-            raise ValueError(f"a sample's input must be text or images with data, got {kind!r}")
+    parts: list[Part] = []
+    for content in messages[0].content_list:
+        match content.model_dump():
+            case {"type": "text", "text": str(text)}:
+                parts.append(text)
+            case {"type": "image", "image": str(url)} if url.startswith("data:"):
+                mime, _, data = url.removeprefix("data:").partition(";base64,")
+                parts.append(Image.from_base64(data, mime))
+            case other:
+                kind = other["type"]
+                raise ValueError(f"a sample's input must be text or images with data, got {kind!r}")
+    return parts
 
 
 def _messages(transcript: Sequence[Message], session: Session) -> list[AnyJson]:

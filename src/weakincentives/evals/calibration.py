@@ -14,8 +14,9 @@ from ..serde.json_types import AnyValue
 from .cases import Case
 from .comparison import Kappa, kappa
 from .judges import Preference
-from .scores import EvalRun, Evaluator, JudgeModel, Value, model_name
-from .scoring import Kinds, kind, score
+from .options import AnyEvaluator
+from .scores import EvalRun, JudgeModel, Value, model_name
+from .scoring import Kinds, check_evaluators, kind, score
 
 __all__ = ["Calibration", "Labelled", "LabelledScore", "calibrate"]
 
@@ -75,21 +76,19 @@ class Calibration:
         return biased / len(pairs) if pairs else None
 
     def __str__(self) -> str:
-        found, bias = self.agreement, self.position_bias
         parts = [f"{len(self.scored)} of {len(self.scores)} scored"]
-        if found is not None:
+        if found := self.agreement:
             shown = "undefined" if found.kappa is None else f"{found.kappa:.2f}"
-            if found.interval is not None:
-                shown += " [{:.2f}, {:.2f}]".format(*found.interval)
-            parts += [f"agreement {found.agreement:.1%}", f"kappa {shown}"]
+            interval = " [{:.2f}, {:.2f}]".format(*found.interval) if found.interval else ""
+            parts += [f"agreement {found.agreement:.1%}", f"kappa {shown}{interval}"]
         parts.append(f"base rate {self.base_rate:.1%}")
-        if bias is not None:
+        if (bias := self.position_bias) is not None:
             parts.append(f"position bias {bias:.1%}")
         return "\n".join([", ".join(parts), *[f"warning: {text}" for text in self.warnings]])
 
 
 def calibrate(
-    judge: Evaluator,
+    judge: AnyEvaluator,
     labelled: Iterable[Labelled],
     *,
     model: JudgeModel = None,
@@ -102,17 +101,11 @@ def calibrate(
     `model` is the model of a judge that names none. `author` is the model that wrote the answers;
     the calibration has a warning if it is also the judge's, because models prefer their own
     answers. It also has a warning if all labels are equal. This function blocks, and can also be
-    called while an event loop is running. Raises `ValueError` for no labels, and `TypeError` for a
-    function that is not an evaluator, or labels of another kind than the judge's scores.
+    called while an event loop is running. Raises `ValueError` for no labels, and `TypeError` for
+    labels of another kind than the judge's scores.
     """
-    given: object = judge
-    if not isinstance(given, Evaluator):
-        name = getattr(given, "__name__", repr(given))
-        raise TypeError(
-            f"calibrate takes a judge or another evaluator, got {name}; to calibrate a function "
-            "(case, run), decorate it with @evaluator()"
-        )
-    items = list(labelled)
+    [checked] = check_evaluators([judge])
+    name, items = checked.name, list(labelled)
     if not items:
         raise ValueError("calibrate takes at least one labelled answer")
     kinds, turn = Kinds(), asyncio.Semaphore(concurrency)
@@ -129,23 +122,20 @@ def calibrate(
 
         run: EvalRun = EvalRun(output=None, text=item.text, session=Session())
         async with turn:
-            scores = await score(item.case, run, [judge], ask, kinds)
-        value = scores.values.get(judge.name)
+            scores = await score(item.case, run, [checked], ask, kinds)
+        value, reason = scores.values.get(name), scores.reasons.get(name, "")
+        if value is not None:
+            _check_kind(name, value, item.label)
+        error = scores.errors.get(name, "the judge gave no score" if value is None else "")
         return LabelledScore(
-            labelled=item,
-            value=value,
-            reason=scores.reasons.get(judge.name, ""),
-            error=scores.errors.get(judge.name, "the judge gave no score" if value is None else ""),
-            preferred=preferred,
+            labelled=item, value=value, reason=reason, error=error, preferred=preferred
         )
 
     async def score_all() -> list[LabelledScore]:
         return await asyncio.gather(*map(score_one, items))
 
     scores = run_on(portal.loop(), score_all())
-    for one in scores:
-        _check_kind(judge.name, one.value, one.labelled.label)
-    return Calibration(scores=scores, warnings=[*_warnings(items, judge.model or model, author)])
+    return Calibration(scores=scores, warnings=[*_warnings(items, checked.model or model, author)])
 
 
 def _warnings(
@@ -162,12 +152,10 @@ def _warnings(
 
 def _check_kind(name: str, value: Value, label: Value) -> None:
     """Raises `TypeError` for a label that cannot be equal to the judge's scores."""
-    if value is None or label is None:
-        return
-    kinds = kind(value), kind(label)
-    is_bool = kinds == ("bool", "number") and label in (0, 1)  # 1 and 0 are true and false
-    if kinds[0] != kinds[1] and not is_bool:
+    found, given = kind(value), kind(label)
+    is_bool = found == "bool" and label in (0, 1)  # 1 and 0 are true and false
+    if found != given and not is_bool and label is not None:
         raise TypeError(
             f"labels must be of the same kind as the scores of {name!r}, got the label {label!r} "
-            f"({kinds[1]}) for the score {value!r} ({kinds[0]})"
+            f"({given}) for the score {value!r} ({found})"
         )

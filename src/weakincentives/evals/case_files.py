@@ -90,9 +90,9 @@ def read_nodes(path: Path, place: Place, problems: Problems) -> Sequence[Node]:
 
     `place` is the type of a case. Raises `CaseFileError` if the rest cannot be read.
     """
-    suffix = path.suffix.lower()
+    suffix = _suffix(path)
     if suffix not in _WRITERS:
-        problems.stop(1, f"its name must end in {', '.join(_WRITERS)}")
+        problems.stop(1, f"its name must end in {_SUFFIXES}")
     if not path.is_file():
         problems.stop(1, "it is not a file; for the files of a folder, pass 'folder/*.yaml'")
     with path.open("rb") as file:
@@ -115,6 +115,10 @@ def read_nodes(path: Path, place: Place, problems: Problems) -> Sequence[Node]:
     if not cases and not problems.found:
         problems.stop(1, "it has no cases; write at least one, such as `- id: first`")
     return cases
+
+
+def _suffix(path: Path) -> str:
+    return path.suffix.lower().replace(".yml", ".yaml")
 
 
 def _listed(nodes: Sequence[Node], problems: Problems) -> list[Node]:
@@ -264,14 +268,12 @@ def typed(node: Node, place: Place, problems: Problems) -> Node:
     assert isinstance(text, str)
     if text[:1] in ('"', "[", "{") and place.kinds & {"array", "object"}:  # a cell with JSON
         cell = Problems(problems.path)
-        try:
+        with suppress(CaseFileError):
             [parsed] = _nodes(_json_events(text, cell, node.line), cell)
-        except CaseFileError:
-            parsed = None
-        if parsed or not place.admits(text):
             problems.found.extend(cell.found)
-        if parsed:
             return parsed
+        if not place.admits(text):
+            problems.found.extend(cell.found)
     value: Scalar = text
     if text in _WORDS:
         value = _WORDS[text]
@@ -279,13 +281,13 @@ def typed(node: Node, place: Place, problems: Problems) -> Node:
         value = int(text, 0 if text[:2] in ("0o", "0x") else 10)
     elif _FLOAT.fullmatch(text):
         value = float(text)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_exact = not is_number or json.dumps(value) == text.replace(".0e", "e")
-    if isinstance(value, str) or not place.admits(value) or (place.admits(text) and not is_exact):
-        if not text and place.admits(text):
-            problems.add(node.line, 'the value is missing; write "" for an empty text')
-        value = text
-    return Node(value, node.line)
+    is_text = place.admits(text)
+    is_exact = text in _WORDS or json.dumps(value) == text.replace(".0e", "e")
+    if place.admits(value) and (is_exact or not is_text):
+        return Node(value, node.line)
+    if is_text and not text:
+        problems.add(node.line, 'the value is missing; write "" for an empty text')
+    return Node(text, node.line)
 
 
 # --- CSV: a cell is plain text or JSON, and an empty cell is an absent key
@@ -296,18 +298,14 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 def _read_csv(text: str, place: Place, problems: Problems) -> list[Node]:
     (line, columns), *rows = [*_rows(text, problems)] or [(1, ["id"])]
+    paths = [column.partition(".")[::2] for column in columns]
     count = len(problems.found)
-    paths = [_path(column) for column in columns]
-    known = dict.fromkeys(paths)
-    for column, path in zip(columns, paths, strict=True):
-        at: Place | None = place
-        for key in path:
-            at = at and at.property(key)
-        if at is None:
+    for column, (key, inner) in dict(zip(columns, paths, strict=True)).items():
+        at = place.property(key)
+        if at is None or (inner and at.property(inner) is None):
             problems.add(line, f"unknown column {column!r}: cases of this prompt have no such key")
-        elif path not in known or any(path[:size] in known for size in range(1, len(path))):
+        if columns.count(column) > 1 or (inner and key in columns):
             problems.add(line, f"the column {column!r} appears twice, or is part of another column")
-        known.pop(path, None)
     if "id" not in columns:
         problems.add(line, "the column 'id' is missing")
     if len(problems.found) > count:  # each row would repeat the problem
@@ -318,14 +316,14 @@ def _read_csv(text: str, place: Place, problems: Problems) -> list[Node]:
             problems.add(row, f"expected {len(columns)} cells, as in line {line}, got {len(cells)}")
             continue
         case: dict[str, Node] = {}
-        for path, cell in zip(paths, cells, strict=True):
-            values = case
-            for key in path[:-1] if cell else ():
-                inner = values.setdefault(key, Node({}, row)).value
-                assert isinstance(inner, dict)  # no column is part of another
-                values = inner
-            if cell:
-                values[path[-1]] = Node(cell, row, is_plain=True)
+        for (key, inner), cell in zip(paths, cells, strict=True):
+            node = Node(cell, row, is_plain=True)
+            if cell and inner:
+                parts = case.setdefault(key, Node({}, row)).value
+                assert isinstance(parts, dict)  # no column is part of another
+                parts[inner] = node
+            elif cell:
+                case[key] = node
         cases.append(Node(case, row))
     return cases
 
@@ -352,15 +350,6 @@ def _rows(text: str, problems: Problems) -> Iterator[tuple[int, list[str]]]:
             position = match.end()
         if any(cells):
             yield row, cells
-
-
-def _path(column: str) -> tuple[str, ...]:
-    """Returns the keys that lead to a column, such as `params.Type.field` or `params.field`."""
-    first, dot, rest = column.partition(".")
-    kind, has_kind, name = rest.rpartition(".")
-    if first == "params" and has_kind:
-        return first, kind, name
-    return (first, rest) if dot else (first,)
 
 
 # --- writing
@@ -391,20 +380,11 @@ def _yaml(value: Json, indent: str = "") -> str:
 
 
 def _quoted(value: Json) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return _HIDDEN.sub(lambda char: f"\\u{ord(char[0]):04x}", text)
+    return _HIDDEN.sub(lambda char: f"\\u{ord(char[0]):04x}", _json(value))
 
 
-def _yaml_text(cases: Sequence[Mapping[str, Json]]) -> str:
-    return _yaml([dict(case) for case in cases]).lstrip() + "\n"
-
-
-def _json_text(cases: Sequence[Mapping[str, Json]]) -> str:
-    return json.dumps(cases, ensure_ascii=False, indent=2) + "\n"
-
-
-def _json_lines(cases: Sequence[Mapping[str, Json]]) -> str:
-    return "".join(json.dumps(case, ensure_ascii=False) + "\n" for case in cases)
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _csv_text(cases: Sequence[Mapping[str, Json]]) -> str:
@@ -418,7 +398,7 @@ def _csv_text(cases: Sequence[Mapping[str, Json]]) -> str:
 def _cell(case: Mapping[str, Json], key: str) -> str:
     value = case[key]
     if not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return _json(value)
     is_text = key in _TEXTS or typed(Node(value, 1), ANY, Problems("")).value == value
     if not value or not is_text:
         raise ValueError(
@@ -429,19 +409,19 @@ def _cell(case: Mapping[str, Json], key: str) -> str:
 
 
 _WRITERS: Mapping[str, Callable[[Sequence[Mapping[str, Json]]], str]] = {
-    ".yaml": _yaml_text,
-    ".yml": _yaml_text,
-    ".json": _json_text,
-    ".jsonl": _json_lines,
+    ".yaml": lambda cases: f"{_yaml([dict(case) for case in cases]).lstrip()}\n",
+    ".json": lambda cases: json.dumps(cases, ensure_ascii=False, indent=2) + "\n",
+    ".jsonl": lambda cases: "".join([f"{_json(case)}\n" for case in cases]),
     ".csv": _csv_text,
 }
+_SUFFIXES = ", ".join(_WRITERS)
 
 
 def write_cases(path: Path, cases: Sequence[Mapping[str, Json]]) -> None:
     """Replaces a file, whose suffix determines the format; raises `ValueError` for another one."""
-    write = _WRITERS.get(path.suffix.lower())
+    write = _WRITERS.get(_suffix(path))
     if write is None:
-        raise ValueError(f"the file name must end in {', '.join(_WRITERS)}, got {path.name!r}")
+        raise ValueError(f"the file name must end in {_SUFFIXES}, got {path.name!r}")
     data = write(cases).encode()  # raises for what is not Unicode text
     with replacing(path) as file:
         file.write(data)

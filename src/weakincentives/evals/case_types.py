@@ -8,9 +8,11 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from glob import glob
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -62,17 +64,13 @@ def load_cases(paths: Paths, target: AnyTemplate | AnyPrompt | None) -> list[Cas
     types, found, cases = _types_of(target), list[CaseProblem](), dict[str, Case]()
     for path in _files_at([paths] if isinstance(paths, str | PathLike) else paths, found):
         problems = Problems(str(path))
-        try:
-            reader = _CaseReader(types, path.parent, problems)
+        reader = _CaseReader(types, path.parent, problems)
+        with suppress(CaseFileError):  # `problems` has its problems
             for node in read_nodes(path, types.place, problems):
                 case = reader.read(node)
-                if case is not None and case.id in cases:
-                    other = cases[case.id].source
-                    problems.add(node.line, f"the id {case.id!r} is already used in {other}")
-                elif case is not None:
-                    cases[case.id] = case
-        except CaseFileError:  # `problems` has its problems
-            pass
+                if case is not None and (other := cases.setdefault(case.id, case)) is not case:
+                    used = f"the id {case.id!r} is already used in {other.source}"
+                    problems.add(node.line, used)
         found += sorted(problems.found, key=attrgetter("line"))
     if found:
         raise CaseFileError(*found)
@@ -91,9 +89,9 @@ def _files_at(paths: Iterable[str | PathLike[str]], found: list[CaseProblem]) ->
 
 
 def _types_of(target: AnyTemplate | AnyPrompt | None) -> "_CaseTypes":
-    template = target.template if isinstance(target, Prompt) else target
-    bound = target.params.keys() if isinstance(target, Prompt) else ()
-    return _cached_types(template, frozenset(bound))
+    if isinstance(target, Prompt):
+        return _cached_types(target.template, frozenset(target.params))
+    return _cached_types(target, frozenset())
 
 
 class _CaseTypes:
@@ -143,7 +141,7 @@ class _CaseReader:
         self._types = types
         self._problems = problems
         self._folder = cache(partial(HostFilesystem, folder, read_only=True))
-        self._contents: dict[str, bytes] = {}
+        self._content = cache(self._read_file)  # cases can share a file
 
     def read(self, node: Node) -> Case | None:
         """Returns a case, or `None` after adding its problems."""
@@ -158,20 +156,22 @@ class _CaseReader:
             return None
         if written.get("id") == "":
             self._problems.add(_at(node, ("id",)).line, "id must be text that is not empty")
-        params, state = written.get("params", {}), written.get("state", {})
-        is_direct = isinstance(params, dict) and bool(params.keys() - types.params.keys())
-        is_direct = is_direct and types.direct is not None
+        params = written.get("params")
+        has_fields = isinstance(params, dict) and params.keys() - types.params.keys()
+        is_direct = bool(has_fields) and types.direct is not None
         values = self._parse(types.direct if is_direct else types.by_type, written, node)
         if values is None:
             return None
+
+        def by_type(key: str) -> AnyJson:  # in the order of the file
+            return [values[key][name] for name in written.get(key, {})]
+
         case = Case(
             id=normalize("NFC", f"{values['id']}"),
             message=values.get("message"),
-            params=(values["params"],)
-            if is_direct
-            else tuple([values["params"][key] for key in params]),
+            params=tuple([values["params"]] if is_direct else by_type("params")),
             expected=values.get("expected"),
-            state=tuple([value for key in state for value in values["state"][key]]),
+            state=tuple(chain.from_iterable(by_type("state"))),
             files=self._files(node, values.get("files", {})),
             cluster=f"{values.get('cluster', '')}",
             metadata=values.get("metadata", {}),
@@ -225,19 +225,16 @@ class _CaseReader:
         """Returns the files in the folder that match; a pattern's files are below `path`."""
         fixed = _MAGIC.split(pattern, maxsplit=1)[0]
         if fixed == pattern:
-            return {path: self._read_file(pattern)}
+            return {path: self._content(pattern)}
         base, _, _ = fixed.rpartition("/")
         names = [file.path for file in self._folder().glob(pattern)]
         if not names:
             raise ValueError(f"no file matches {pattern!r} in the folder of the case")
         start = len(base) + 1 if base else 0
-        return {f"{path}/{name[start:]}": self._read_file(name) for name in names}
+        return {f"{path}/{name[start:]}": self._content(name) for name in names}
 
     def _read_file(self, name: str) -> bytes:
-        """Returns the content of a file, read once for all cases."""
-        if name not in self._contents:
-            self._contents[name] = self._folder().read_bytes(name)
-        return self._contents[name]
+        return self._folder().read_bytes(name)
 
 
 def _value(node: Node, place: Place, problems: Problems) -> AnyJson:
@@ -274,14 +271,10 @@ def _at(node: Node, path: Iterable[int | str]) -> Node:
 
 def _by_name(kinds: Iterable[AnyType]) -> dict[str, AnyType]:
     """Returns types by name; names that are not unique have their module."""
-    kinds = sorted(set(kinds), key=lambda kind: (kind.__name__, kind.__module__))
-    count = Counter(kind.__name__ for kind in kinds)
-    return {
-        kind.__name__
-        if count[kind.__name__] == 1
-        else f"{kind.__module__}.{kind.__qualname__}": kind
-        for kind in kinds
-    }
+    names = {kind: f"{kind.__module__}.{kind.__qualname__}" for kind in kinds}
+    count = Counter(kind.__name__ for kind in names)
+    short = {kind: kind.__name__ for kind in names if count[kind.__name__] == 1}
+    return {name: kind for kind, name in sorted((names | short).items(), key=itemgetter(1))}
 
 
 # --- writing

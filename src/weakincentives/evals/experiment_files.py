@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,15 @@ def experiment_json(experiment: Experiment) -> Iterator[str]:
 
     In addition to the scores, the JSON has their summaries by variant.
     """
-    head = _dump(replace(experiment, variants={}))
+    head = asdict(replace(experiment, variants={}))
     yield _head({"version": _VERSION, **head}, "variants", "{")
     for index, (name, variant) in enumerate(experiment.variants.items()):
-        summaries = {score: _dump(variant.summary(score)) for score in variant.evaluators}
-        head = _dump(replace(variant, results=()))
+        summaries = {score: asdict(variant.summary(score)) for score in variant.evaluators}
+        head = asdict(replace(variant, results=()))
         yield f"{',' * bool(index)}\n{_line(name)}: "
         yield _head({**head, "summaries": summaries}, "results", "[")
         for number, result in enumerate(variant.results):
-            yield f"{',' * bool(number)}\n{_line(_dump(result))}"
+            yield f"{',' * bool(number)}\n{_line(asdict(result))}"
         yield "]}"
     yield "}}\n"
 
@@ -64,14 +64,15 @@ def load_experiment(path: str | Path) -> Experiment:
 
 def parse_experiment(text: str) -> Experiment:
     """Reads an experiment from its JSON; raises various errors if it is not an experiment's."""
-    data, has_surrogates = json.loads(text), re.search(r"\\u[dD]", text) is not None
+    has_surrogates = re.search(r"\\u[dD]", text) is not None
+    data = json.loads(_with_bytes(text) if has_surrogates else text)
     version = data.pop("version")
     for variant in data["variants"].values():
         variant.pop("summaries", None)
     if version != _VERSION:
         raise ValueError(f"version must be {_VERSION}, got {version!r}")
-    parsed = serde.parse(Experiment, _with_text(data, _hide) if has_surrogates else data)
-    experiment: Experiment = _with_text(parsed, _reveal) if has_surrogates else parsed
+    parsed = serde.parse(Experiment, data)
+    experiment: Experiment = _from_bytes(parsed) if has_surrogates else parsed
     return experiment
 
 
@@ -87,33 +88,23 @@ def _line(value: AnyJson) -> str:
 
 # pydantic rejects lone surrogates, which models and JSON can contain, and replaces those in keys.
 # For it, each character becomes the characters of its UTF-8 bytes, which leaves ASCII as it is.
-def _hide(text: str) -> str:
-    return text.encode("utf-8", "surrogatepass").decode("latin-1")
-
-
-def _reveal(text: str) -> str:
-    return text.encode("latin-1").decode("utf-8", "surrogatepass")
-
-
-def _dump(value: Any) -> Any:
-    # `repr` escapes surrogates; that of an experiment itself is short
-    if r"\ud" not in repr([getattr(value, item.name) for item in fields(value)]):
-        return serde.dump(value)
-    return _with_text(serde.dump(_with_text(value, _hide)), _reveal)
+def _with_bytes(text: str) -> str:
+    plain = json.dumps(json.loads(text), ensure_ascii=False)
+    return plain.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 # Any: values of every type
-def _with_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Returns a copy of a value in which all texts are changed."""
+def _from_bytes(value: Any) -> Any:
+    """Returns a copy of a value in which all characters are restored."""
     match value:
         case str():
-            return change(value)
+            return value.encode("latin-1").decode("utf-8", "surrogatepass")
         case Mapping():
-            return {_with_text(key, change): _with_text(value[key], change) for key in value}
+            return {_from_bytes(key): _from_bytes(item) for key, item in value.items()}
         case list() | tuple():
-            return type(value)([_with_text(item, change) for item in value])
+            return type(value)(map(_from_bytes, value))
         case _ if is_dataclass(value) and not isinstance(value, type):
-            texts = {it.name: _with_text(getattr(value, it.name), change) for it in fields(value)}
-            return replace(value, **texts)
+            parts = {it.name: _from_bytes(getattr(value, it.name)) for it in fields(value)}
+            return replace(value, **parts)
         case _:
             return value

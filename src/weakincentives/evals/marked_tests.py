@@ -16,14 +16,19 @@ from .experiment import evaluate, evaluate_async
 from .experiment_files import experiment_json, parse_experiment
 from .gates import Gate, comparison_gate, mean_gate
 from .options import EvaluateOptions, Target
-from .reports import comparison_lines, experiment_lines, summary_text
+from .reports import (
+    comparison_lines,
+    experiment_lines,
+    is_failing,
+    run_problems,
+    summary_text,
+)
 from .results import EvaluatorInfo, Experiment, RunResult, VariantResults
 from .scores import Scale
 
 __all__ = ["CaseEvaluation", "CaseReport", "EvalRule", "MarkedTest"]
 
 _PASSES = "passes"
-_ROUNDING = 1e-9
 _MAX_REASONS = 5
 
 
@@ -31,10 +36,10 @@ _MAX_REASONS = 5
 class EvalRule:
     """The arguments of the marker: the cases, the repeats of each, and when tests fail.
 
-    A repeat passes if all its true-or-false scores are true. A test fails if less than `share` of
-    its repeats pass. `fail_under` is the least mean share over all cases, and `margin` the
-    difference by which no variant may be worse than the first one; both are checked when all cases
-    have run. Without any of the three, `share` is 1.
+    A repeat passes if all its true-or-false scores are true, or false where lower scores are
+    better. A test fails if less than `share` of its repeats pass. `fail_under` is the least mean
+    share over all cases, and `margin` the difference by which no variant may be worse than the
+    first one; both are checked when all cases have run. Without any of the three, `share` is 1.
     """
 
     cases: Sequence[Case]
@@ -89,12 +94,8 @@ class CaseEvaluation:
 
     def _checked(self, experiment: Experiment) -> Experiment:
         __tracebackhide__ = True
-        self.experiment = experiment
-        problems = [
-            line
-            for variant in map(_with_passes, experiment.variants.values())
-            for line in _problems(variant, self.rule.least_share)
-        ]
+        self.experiment, share = experiment, self.rule.least_share
+        problems = [line for one in experiment.variants.values() for line in _problems(one, share)]
         if problems:
             raise AssertionError("\n".join(problems))
         return experiment
@@ -102,49 +103,35 @@ class CaseEvaluation:
 
 def _with_passes(variant: VariantResults) -> VariantResults:
     """Adds the score that says which repeats pass; it is missing if that is unknown."""
-    results = [
-        replace(one, scores={**one.scores, _PASSES: passed})
-        if (passed := _passes(one)) is not None
-        else one
-        for one in variant.results
-    ]
+    results: list[RunResult] = []
+    for result in variant.results:
+        known = {name: it for name, it in result.scores.items() if isinstance(it, bool)}
+        passes = not any(is_failing(variant, name, value) for name, value in known.items())
+        is_certain = known and not result.score_errors and result.outcome == "answered"
+        scored = {_PASSES: passes} if is_certain or not passes else {}
+        results.append(replace(result, scores={**result.scores, **scored}))
     info = EvaluatorInfo(key=_PASSES, scale=Scale(bounds=(0, 1)))
     return replace(variant, results=results, evaluators={**variant.evaluators, _PASSES: info})
 
 
-def _passes(result: RunResult) -> bool | None:
-    known = [value for value in result.scores.values() if isinstance(value, bool)]
-    if False in known:
-        return False
-    return True if known and not result.score_errors and result.outcome == "answered" else None
-
-
 def _problems(variant: VariantResults, share: float) -> Iterator[str]:
     """Yields the verdict on a case, and the reasons of its repeats, unless enough of them pass."""
-    results = variant.results
-    scored = [it.scores[_PASSES] for it in results if _PASSES in it.scores]
-    count, passed, known = len(results), scored.count(True), len(scored)
-    if passed / count >= share - _ROUNDING:
+    passing = _with_passes(variant)
+    gate = mean_gate(passing, _PASSES, share)
+    if gate.result == "holds" or not share:
         return
-    is_open = (passed + count - known) / count >= share - _ROUNDING
+    scores = [result.scores.get(_PASSES) for result in passing.results]
+    passed, known = scores.count(True), len(scores) - scores.count(None)
     low, high = wilson(passed, known) or (0.0, 1.0)
     yield (
-        f"{results[0].case}, {variant.name}: {'inconclusive' if is_open else 'fails'}: "
-        f"{passed} of {known} scored repeats pass (95 % interval {100 * low:.1f}-{100 * high:.1f} "
-        f"%, n = {count}), and {100 * share:g} % must"
+        f"{variant.results[0].case}, {variant.name}: {gate.result}: {passed} of {known} scored "
+        f"repeats pass (95 % interval {100 * low:.1f}-{100 * high:.1f} %, n = {len(scores)}), and "
+        f"{100 * share:g} % must"
     )
-    for one in [it for it in results if it.scores.get(_PASSES) is not True][:_MAX_REASONS]:
-        yield f"  repeat {one.repeat + 1}: {'; '.join(_reasons(one)) or 'no true or false score'}"
-
-
-def _reasons(result: RunResult) -> Iterator[str]:
-    if result.error:
-        yield f"{result.outcome}: {result.error}"
-    for name, value in result.scores.items():
-        if value is False and name != _PASSES:
-            yield ": ".join(filter(None, (f"{name} is false", result.reasons.get(name))))
-    for name, error in result.score_errors.items():
-        yield f"{name} has an error: {error}"
+    failing = [it for it, score in zip(variant.results, scores, strict=True) if not score]
+    for result in failing[:_MAX_REASONS]:
+        reasons = "; ".join(run_problems(variant, result)) or "no true or false score"
+        yield f"  repeat {result.repeat + 1}: {reasons}"
 
 
 type CaseReport = tuple[str, int, int, float | None, float | None, str]

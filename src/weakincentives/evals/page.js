@@ -11,42 +11,44 @@ const OUTCOMES = {
   provider: "provider failure",
   unrun: "not run",
 };
+const isWrong = (run) => run[4].some((score) => score && score[0] === false);
+const hasError = (run) => run[4].some((score) => typeof score === "string" && score);
+const some = (test) => (number) => byCase[number].flat().some((run) => test(runs[run]));
+const ended = (outcome) => [OUTCOMES[outcome], some((run) => run[3] === outcome)];
+const changes = (number, kind) => cases[number][kind === "worse" ? 3 : 4].length;
 const FILTERS = {
   all: ["all cases", () => true],
-  worse: ["worse", (number) => cases[number][3].length],
-  better: ["better", (number) => cases[number][4].length],
-  wrong: ["a score is false", (number) => some(number, (run) => isWrong(run))],
-  failed: ["failed", (number) => some(number, (run) => run[3] === "failed")],
-  provider: ["provider failure", (number) => some(number, (run) => run[3] === "provider")],
-  unrun: ["not run", (number) => some(number, (run) => run[3] === "unrun")],
-  error: ["score error", (number) => some(number, hasError)],
+  worse: ["worse", (number) => changes(number, "worse")],
+  better: ["better", (number) => changes(number, "better")],
+  wrong: ["a score is false", some(isWrong)],
+  failed: ended("failed"),
+  provider: ended("provider"),
+  unrun: ended("unrun"),
+  error: ["score error", some(hasError)],
 };
 const SORTS = {
   order: ["as in the dataset", () => 0],
-  worse: ["worse first", (number) => cases[number][4].length - 1e6 * cases[number][3].length],
-  better: ["better first", (number) => cases[number][3].length - 1e6 * cases[number][4].length],
+  worse: ["worse first", (one) => changes(one, "better") - 1e6 * changes(one, "worse")],
+  better: ["better first", (one) => changes(one, "worse") - 1e6 * changes(one, "better")],
 };
 
 const byCase = cases.map(() => variants.map(() => []));
 runs.forEach(([variant, number], run) => byCase[number][variant].push(run));
-const some = (number, test) => byCase[number].flat().some((run) => test(runs[run]));
-const isWrong = (run) => run[4].some((score) => score && score[0] === false);
-const hasError = (run) => run[4].some((score) => typeof score === "string" && score);
 const nameOf = ([variant, , repeat]) => `${variants[variant].name}, repeat ${repeat + 1}`;
 
-/** A score as a sign or as a word; a text instead of a value and its reason is an error. */
-function signOf(score) {
+/** A score as a word, or as a sign; a text instead of a value and its reason is an error. */
+function wordOf(score, [yes, no, none] = ["true", "false", "not applicable"]) {
   if (typeof score === "string") return score ? "error" : "";
   const [value] = score;
   if (typeof value === "number") return String(Number(value.toPrecision(4)));
-  return value === null ? "–" : typeof value === "string" ? value : value ? "✓" : "✗";
+  return typeof value === "string" ? value : value === null ? none : value ? yes : no;
 }
 
 function runButton(run) {
   const [, , , outcome, values] = runs[run];
   const isAnswered = outcome === "answered";
-  const signs = values.map(signOf).filter(Boolean).join(" ");
-  const said = scores.map((name, index) => `${name}: ${wordOf(values[index])}`);
+  const signs = values.map((score) => wordOf(score, "✓✗–")).filter(Boolean).join(" ");
+  const said = scores.map((name, index) => `${name}: ${wordOf(values[index]) || "no score"}`);
   const label = [nameOf(runs[run]), OUTCOMES[outcome], ...(signs ? said : [])].join("; ");
   const isOdd = !isAnswered || hasError(runs[run]);
   const kind = isWrong(runs[run]) ? "bad" : isOdd ? "odd" : signs.includes("✓") ? "good" : "";
@@ -55,10 +57,6 @@ function runButton(run) {
   const attributes = {class: `chip ${kind}`, title: label, "aria-label": label, onclick: open};
   return make("button", attributes, text);
 }
-
-const wordOf = (score) =>
-  ({"✓": "true", "✗": "false", "–": "not applicable", "": "no score"})[signOf(score)] ||
-  signOf(score);
 
 // ------------------------------------------------------------ verdicts and scores
 
@@ -186,17 +184,15 @@ function caseRow(number) {
 document.addEventListener("keydown", (event) => {
   const here = document.activeElement;
   if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
-  if (event.key === "/" && here !== search) {
-    event.preventDefault();
-    search.focus();
-  }
-  if (!event.key.startsWith("Arrow") || !here.matches(".cases button")) return;
-  const inRow = here.closest("tr");
-  const place = [...inRow.querySelectorAll("button")].indexOf(here);
-  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key] || 0;
-  const rows = {ArrowDown: inRow.nextElementSibling, ArrowUp: inRow.previousElementSibling};
-  const target = event.key in rows ? rows[event.key] : inRow;
-  target?.querySelectorAll("button")[place + step]?.focus();
+  if (event.key === "/" && here !== search) search.focus();
+  else if (event.key.startsWith("Arrow") && here.matches(".cases button")) {
+    const inRow = here.closest("tr");
+    const place = [...inRow.querySelectorAll("button")].indexOf(here);
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key] || 0;
+    const rows = {ArrowDown: inRow.nextElementSibling, ArrowUp: inRow.previousElementSibling};
+    const target = event.key in rows ? rows[event.key] : inRow;
+    target?.querySelectorAll("button")[place + step]?.focus();
+  } else return;
   event.preventDefault();
 });
 
@@ -204,7 +200,7 @@ document.addEventListener("keydown", (event) => {
 
 const dialog = make("dialog", {"aria-label": "run"});
 
-/** The parts of two lists that differ: each item with 0, or with 1 if the other list lacks it. */
+/** Two lists' items, each with whether it differs: whether the other list lacks it. */
 function marked(one, other) {
   let start = 0;
   let end = 0;
@@ -212,7 +208,7 @@ function marked(one, other) {
   while (start < least && one[start] === other[start]) start += 1;
   while (end < least - start && one.at(-1 - end) === other.at(-1 - end)) end += 1;
   const [a, b] = [one, other].map((list) => list.slice(start, list.length - end));
-  const isKept = [a, b].map((list) => list.map(() => false));
+  const kept = [one, other].map((list) => list.map((_, i) => i < start || i >= list.length - end));
   if (a.length * b.length <= LARGEST_DIFF) {
     const best = Array.from({length: a.length + 1}, () => new Uint16Array(b.length + 1));
     for (let i = a.length - 1; i >= 0; i -= 1)
@@ -220,16 +216,11 @@ function marked(one, other) {
         best[i][j] =
           a[i] === b[j] ? best[i + 1][j + 1] + 1 : Math.max(best[i + 1][j], best[i][j + 1]);
     for (let i = 0, j = 0; i < a.length && j < b.length; )
-      if (a[i] === b[j]) isKept[0][i++] = isKept[1][j++] = true;
+      if (a[i] === b[j]) kept[0][start + i++] = kept[1][start + j++] = true;
       else if (best[i + 1][j] >= best[i][j + 1]) i += 1;
       else j += 1;
   }
-  return [one, other].map((list, side) =>
-    list.map((item, index) => {
-      const inMiddle = index >= start && index < list.length - end;
-      return [item, inMiddle && !isKept[side][index - start] ? 1 : 0];
-    }),
-  );
+  return [one, other].map((list, side) => list.map((item, i) => [item, !kept[side][i]]));
 }
 
 const wordsOf = (text) => text.slice(0, LONGEST).match(/\s+|[^\s]+/g) || [];
@@ -247,34 +238,33 @@ function reportOf(chosen, stored) {
   const all = stored.map(({index}, number) => {
     return {...index.runs[0], name: nameOf(runs[chosen[number]])};
   });
-  const tags = stored.flatMap((one, number) =>
-    Object.entries(one)
-      .filter(([id]) => /^[et]0-\d+$/.test(id))
-      .map(([id, value]) => [id.replace("0", number), value]),
-  );
-  tags.push(["index", {runs: all, comparison: stored[1] ? comparedRuns(all, stored) : null}]);
-  const html = tags.map(([id, value]) => {
+  const tag = (id, value) => {
     const text = JSON.stringify(value).replaceAll("<", "\\u003c");
-    return `<script type="application/json" id="${id}">${text}<\/script>`;
-  });
-  return HEAD + html.join("\n") + TAIL;
+    return `<script type="application/json" id="${id}">${text}<\/script>\n`;
+  };
+  const bodies = stored.flatMap((one, number) =>
+    Object.keys(one)
+      .filter((id) => /^[et]0-\d+$/.test(id))
+      .map((id) => tag(id.replace("0", number), one[id])),
+  );
+  const comparison = stored[1] ? comparedRuns(all, stored) : null;
+  return HEAD + bodies.join("") + tag("index", {runs: all, comparison}) + TAIL;
 }
 
 function comparedRuns(all, stored) {
   const prompts = stored.map((one) => (one["e0-0"]?.text || "").split("\n"));
   const [a, b] = marked(...prompts);
   const lines = [...a.map((line) => ["-", ...line]), ...b.map((line) => ["+", ...line])];
-  const names = {input: "input tokens", output: "output tokens", failed: "failed calls"};
-  const totals = Object.entries(names).map(([name, title]) => [
-    title,
-    ...all.map(({turns}) => sum(turns, name)),
-  ]);
-  const numbers = [
-    ["requests", ...all.map(({turns}) => turns.filter((turn) => turn.number).length)],
-    ["calls", ...all.map(({turns}) => turns.flatMap((turn) => turn.calls).length)],
+  const row = (title, total) => [title, ...all.map(({turns}) => total(turns))];
+  const rows = [
+    row("requests", (turns) => turns.filter((turn) => turn.number).length),
+    row("calls", (turns) => turns.flatMap((turn) => turn.calls).length),
+    row("input tokens", (turns) => sum(turns, "input")),
+    row("output tokens", (turns) => sum(turns, "output")),
+    row("failed calls", (turns) => sum(turns, "failed")),
   ];
   const prompt = lines.filter(([, , differs]) => differs).map(([sign, line]) => sign + line);
-  return {rows: [...numbers, ...totals], prompt: prompt.join("\n")};
+  return {rows, prompt: prompt.join("\n")};
 }
 
 /** Outcome, scores and reasons of one run or two, with a mark where they differ. */
@@ -290,7 +280,8 @@ function factsTable(chosen, stored) {
   const scoreOf = (run, number, index) => {
     const score = runs[run][4][index];
     const known = stored[number]?.texts.reasons[scores[index]];
-    return [wordOf(score), known || (typeof score === "string" ? score : score[1])];
+    const reason = typeof score === "string" ? score : score[1];
+    return [wordOf(score) || "no score", known || reason];
   };
   const outcomes = chosen.map((run, number) => [
     OUTCOMES[runs[run][3]],
@@ -320,7 +311,7 @@ function showRun(run, other = null) {
     ),
   );
   const outputs = stored.map((one) => wordsOf(outputOf(one)));
-  const pieces = outputs[1] ? marked(...outputs) : [outputs[0].map((word) => [word, 0])];
+  const pieces = outputs[1] ? marked(...outputs) : [outputs[0].map((word) => [word, false])];
   const known = stored.filter(Boolean);
   const frame = make("iframe", {title: `report of ${id}`, sandbox: SANDBOX});
   if (known.length === stored.length) frame.srcdoc = reportOf(chosen, stored);

@@ -26,7 +26,14 @@ from ..inspection.run_timeline import read_run
 from ..serde.json_types import AnyJson
 from .comparisons import Comparisons, ScoreComparison
 from .gates import rate_interval
-from .reports import comparison_lines, difference_text, experiment_lines, summary_text, verdict_text
+from .reports import (
+    comparison_lines,
+    difference_text,
+    experiment_lines,
+    run_problems,
+    summary_text,
+    verdict_text,
+)
 from .results import Experiment, RunResult, VariantResults
 from .run_logs import RunFile
 
@@ -93,52 +100,39 @@ class _Table:
         self, experiments: Sequence[Experiment], comparisons: Sequence[Comparisons]
     ) -> None:
         self._experiments, self._comparisons = experiments, comparisons
-        self._columns = [
-            (experiment, variant)
-            for experiment in experiments
-            for variant in experiment.variants.values()
-        ]
-        names = [variant.name for _, variant in self._columns]
-        self._twice = {name for name in names if names.count(name) > 1}
+        self._columns = [(one, it) for one in experiments for it in one.variants.values()]
         variants = [variant for _, variant in self._columns]
+        self._names = [variant.name for variant in variants]
         self._scores = list(dict.fromkeys(chain.from_iterable(one.evaluators for one in variants)))
         self._cases = {case: info for one in variants for case, info in one.cases.items()}
-        self._runs = [
-            (column, result)
-            for column, variant in enumerate(variants)
-            for result in variant.results
-        ]
+        self._runs = [(column, it) for column, one in enumerate(variants) for it in one.results]
         self._changes: dict[str, tuple[list[str], list[str]]] = {}  # worse and better, by case
         for comparison in comparisons:
             label = self._label(comparison.b, 1)
             for score, one in comparison.scores.items():
-                changed = (*one.result.up, *one.result.down) if one.result else ()
                 worse = {*one.worse}
-                for case in changed:
+                for case in (*one.result.up, *one.result.down) if one.result else ():
                     lists = self._changes.setdefault(case, ([], []))
                     lists[case not in worse].append(f"{score} ({label})")
 
     def _label(self, variant: VariantResults, experiment: int) -> str:
         """Returns a variant's name, which says its experiment if both have one of that name."""
-        is_ambiguous = variant.name in self._twice and len(self._experiments) > 1
+        is_ambiguous = self._names.count(variant.name) > 1
         return f"{variant.name} ({'AB'[experiment]})" if is_ambiguous else variant.name
 
     def index(self) -> Record:
         """Returns all data but the runs' reports."""
         numbers = {case: number for number, case in enumerate(self._cases)}
-        first = [next(experiment_lines(one)) for one in self._experiments]
         notes = [note for one in self._experiments for note in one.notes]
         if not all(one.is_complete for one in self._experiments):
             notes.append("The experiment is not complete.")
         return {
             "title": " and ".join(dict.fromkeys([one.dataset for one in self._experiments])),
-            "facts": first,
+            "facts": [next(experiment_lines(one)) for one in self._experiments],
             "notes": notes,
             "left_out": "",
             "scores": self._scores,
-            "variants": [
-                self._variant(experiment, variant) for experiment, variant in self._columns
-            ],
+            "variants": [self._variant(*column) for column in self._columns],
             "cases": [
                 [case, info.cluster, info.source, *self._changes.get(case, ([], []))]
                 for case, info in self._cases.items()
@@ -149,23 +143,8 @@ class _Table:
 
     def _variant(self, experiment: Experiment, variant: VariantResults) -> Record:
         number = [it is experiment for it in self._experiments].index(True)
-        scores: list[Record | None] = []
-        for name in self._scores:
-            if name not in variant.evaluators:
-                scores.append(None)
-                continue
-            summary, scale = variant.summary(name), variant.evaluators[name].scale
-            bounds = (0.0, 1.0) if summary.is_rate else scale.bounds
-            scores.append(
-                {
-                    "text": summary_text(variant, name),
-                    "mean": summary.mean,
-                    "interval": rate_interval(variant, name),
-                    "bounds": bounds if summary.mean is not None and bounds else None,
-                    "lower": not scale.higher_is_better,
-                }
-            )
         settings = [f"{name}: {value}" for name, value in variant.settings.items() if value]
+        scores = [_score(variant, name) for name in self._scores]
         return {"name": self._label(variant, number), "settings": settings, "scores": scores}
 
     def _run(self, column: int, case: int, result: RunResult) -> list[object]:
@@ -175,16 +154,15 @@ class _Table:
             else cut(result.score_errors.get(name, ""), _MAX_TEXT)
             for name in self._scores
         ]
-        outcome, error = result.outcome, cut(result.error, _MAX_TEXT)
-        return [column, case, result.repeat, outcome, values, error]
+        error = cut(result.error, _MAX_TEXT)
+        return [column, case, result.repeat, result.outcome, values, error]
 
     def _comparison(self, comparison: Comparisons) -> Record:
         a, b = self._label(comparison.a, 0), self._label(comparison.b, 1)
-        head, *_ = comparison_lines(comparison)
         scores = [
             {
                 "score": name,
-                "verdict": _verdict(one),
+                "verdict": one.result.verdict if one.result and one.is_tested else "",
                 "words": _in_words(a, b, name, one),
                 "text": difference_text(one),
                 "difference": one.result and one.result.difference,
@@ -192,15 +170,15 @@ class _Table:
             }
             for name, one in comparison.scores.items()
         ]
-        return {"head": head, "scores": scores}
+        return {"head": next(comparison_lines(comparison)), "scores": scores}
 
     def most_interesting_first(self) -> list[int]:
         """Returns the runs' numbers: first those of failures and of cases that changed."""
 
         def is_dull(number: int) -> bool:
-            _, result = self._runs[number]
-            is_good = result.outcome == "answered" and False not in result.scores.values()
-            return is_good and not result.score_errors and result.case not in self._changes
+            column, result = self._runs[number]
+            problems = run_problems(self._columns[column][1], result)
+            return not problems and result.case not in self._changes
 
         return sorted(range(len(self._runs)), key=is_dull)
 
@@ -216,7 +194,9 @@ class _Table:
         except OSError:
             return ""
         records = [clean(record) for record in records_of(log, result.key)]
-        data = run_data(ReportedRun(name="run", run=read_run(records), price=_price))
+        data = run_data(
+            ReportedRun(name="run", run=read_run(records), price=lambda it: it.get("cost"))
+        )
         texts = {"error": result.error, "reasons": result.reasons}
         return data_tag(f"run-{number}", {**data, "texts": clean(texts)})
 
@@ -226,7 +206,7 @@ class _Table:
         if written == total:
             return ""
         missing = f"{total - written:,} of {count_of(total, 'report')} of runs are not on this page"
-        folders = list(dict.fromkeys(one.folder for one in self._experiments if one.folder))
+        folders = dict.fromkeys(one.folder for one in self._experiments if one.folder)
         if not folders:
             return f"{missing}, because the experiment kept no logs."
         logs = " and ".join([f"{Path(folder) / 'runs'}" for folder in folders])
@@ -237,27 +217,28 @@ class _Table:
         )
 
 
-def _price(record: Record) -> float | None:
-    cost = record.get("cost")
-    return cost if isinstance(cost, int | float) else None
-
-
-def _verdict(one: ScoreComparison) -> str:
-    return one.result.verdict if one.result is not None and one.is_tested else ""
+def _score(variant: VariantResults, name: str) -> Record | None:
+    """Returns the text of a score, and its mark on the scale if it has one."""
+    if name not in variant.evaluators:
+        return None
+    summary, scale = variant.summary(name), variant.evaluators[name].scale
+    bounds = (0.0, 1.0) if summary.is_rate else scale.bounds
+    return {
+        "text": summary_text(variant, name),
+        "mean": summary.mean,
+        "interval": rate_interval(variant, name),
+        "bounds": None if summary.mean is None else bounds,
+        "lower": not scale.higher_is_better,
+    }
 
 
 def _in_words(a: str, b: str, score: str, one: ScoreComparison) -> str:
     """Returns a verdict as a sentence."""
-    rest = verdict_text(one).partition("; ")[2]
-    match _verdict(one):
-        case "better" | "worse" as verdict:
-            words = f"{b} is {verdict} than {a} in {score}"
-        case "equivalent":
-            words = f"{b} and {a} are equivalent within the margin in {score}"
-        case "inconclusive":
-            words = f"It is not clear whether {b} is better or worse than {a} in {score}"
-        case _ if one.result is not None:
-            words = f"{score} applies to no case"
-        case _:
-            words = f"{score} has labels, which are counted but not compared"
-    return f"{words}: {rest}." if rest else f"{words}."
+    verdict, _, reason = verdict_text(one).partition("; ")
+    words = {
+        "better": f"{b} is better than {a} in {score}",
+        "worse": f"{b} is worse than {a} in {score}",
+        "equivalent": f"{b} and {a} are equivalent within the margin in {score}",
+        "inconclusive": f"It is not clear whether {b} is better or worse than {a} in {score}",
+    }.get(verdict, f"{score}: {verdict}")  # it has labels, or applies to no case
+    return f"{words}: {reason}." if reason else f"{words}."

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from logging import getLogger
 from typing import TextIO
 
 from .. import serde
@@ -21,6 +22,7 @@ __all__ = ["LOG_START", "Record", "event_record", "read_events", "write_events",
 type Record = dict[str, AnyJson]
 """An event as plain JSON values; `event` contains the name of its type."""
 
+_log = getLogger(__name__)
 _VERSION = 5
 LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
 """The first line of a log."""
@@ -97,17 +99,18 @@ def _name_of(event_type: type[object]) -> str:
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
     """Yields the events that `write_events` wrote, even from several concatenated logs.
 
-    Lone surrogates, which cannot be printed, become escapes. Raises `ValueError` with the line
-    number for a line that is not an event, or if the log has another version.
+    Lone surrogates, which cannot be printed, become escapes. An incomplete last line, which a
+    killed process leaves, is skipped, and the logger gets a warning. Raises `ValueError` with the
+    line number for any other line that is not an event, or if the log has another version.
     """
+    lines = iter(lines)
     for number, line in enumerate(lines, start=1):
         record = _read_event(line)
         if record is None:
-            remedy = (
-                "name a log that `wink run --log` or write_events wrote"
-                if number == 1
-                else "it may have been cut off"
-            )
+            if number > 1 and not line.endswith("\n") and next(lines, None) is None:
+                _log.warning("Line %d, the last one, is incomplete, so it was skipped", number)
+                return
+            remedy = "name a log that `wink run --log` or write_events wrote"
             raise ValueError(f"line {number} is not an event; {remedy}")
         if record["event"] != "LogStart":
             yield record

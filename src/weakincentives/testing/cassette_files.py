@@ -108,12 +108,16 @@ class Recordings:
             known[prefixes[-1]] = len(lines)
             lines[-1]["_asked"] = asked
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not replaces and self.path.exists():
-            raise FileExistsError(f"{self.path} was recorded by another process; run again")
-        with replacing(self.path, sync=True) as file:
-            for line in lines:
-                line.pop("_asked", None)
-                file.write(_text(line).encode("utf-8", "backslashreplace") + b"\n")
+        try:
+            with replacing(self.path, sync=True, is_new=not replaces) as file:
+                for line in lines:
+                    line.pop("_asked", None)
+                    file.write(_text(line).encode("utf-8", "backslashreplace") + b"\n")
+        except FileExistsError as error:
+            raise FileExistsError(
+                f"{self.path} was recorded by another process or test; run again, or give each "
+                "test its own path"
+            ) from error
 
     def load(self) -> None:
         """Reads the file, if it exists; raises `ValueError` with the number of a bad line."""
