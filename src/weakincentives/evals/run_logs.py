@@ -25,6 +25,7 @@ from ..evaluation.run_log import RunLog
 from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog, read_rows
 from ..filesystem.undo import FileChange, VersionedFilesystem
 from ..limits import utc_now
+from .pacing import OVER_BUDGET
 
 # missing on Windows, where two experiments must not use one folder at the same time
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Any: as typeshed has no stub
@@ -305,7 +306,7 @@ def is_final(error: Exception | None) -> bool:
     if not isinstance(error, PromptEvaluationError):
         return False
     return error.code in RUN_FAILURES or (
-        error.phase == "limit" and error.code not in ("budget", "deadline")
+        error.phase == "limit" and error.code not in ("budget", OVER_BUDGET, "deadline")
     )
 
 
