@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.eval_models import (
     FunctionAdapter,
     Note,
     Question,
+    Topic,
     calls,
     echo,
     failed,
@@ -38,6 +40,7 @@ from weakincentives.evals import (
     EvalRun,
     Experiment,
     Progress,
+    RunResult,
     Variant,
     evaluate,
     evaluate_async,
@@ -49,7 +52,7 @@ from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, Finish
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.model_settings import ModelSettings
-from weakincentives.prompt import MarkdownSection, PromptTemplate
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool
 from weakincentives.visibility import SectionVisibility
 
 
@@ -176,17 +179,16 @@ def test_time_limits_and_concurrency_do_not_ask_again(tmp_path: Path) -> None:
     assert model.asked == 3
 
 
-CALLED = list[str]()  # not in the evaluator's closure, which is part of its key
+CALLED = SimpleQueue[str]()  # whose content is not part of an evaluator's key, unlike a list's
 
 
 def test_a_changed_evaluator_scores_again_without_asking(tmp_path: Path) -> None:
-    model, called = FunctionAdapter(echo), CALLED
-    CALLED.clear()
+    model = FunctionAdapter(echo)
 
     def length(limit: int) -> Any:
         @evaluator(name="short", settings=limit)
         def short(case: Case, run: EvalRun) -> bool:
-            CALLED.append(case.id)
+            CALLED.put(case.id)
             return len(run.text) < limit
 
         return short
@@ -200,11 +202,11 @@ def test_a_changed_evaluator_scores_again_without_asking(tmp_path: Path) -> None
     cases = question_cases(3)
     assert run(2, cases) == [False] * 3
     assert run(2, cases) == [False] * 3
-    assert len(called) == 3
+    assert CALLED.qsize() == 3
     assert run(9, cases) == [True] * 3
-    assert len(called) == 6
+    assert CALLED.qsize() == 6
     run(9, [replace(case, expected="another") for case in cases])
-    assert len(called) == 9
+    assert CALLED.qsize() == 9
     assert model.asked == 3
 
 
@@ -519,9 +521,7 @@ def test_evaluators_cannot_change_what_others_see() -> None:
     def sees(case: Case, run: EvalRun[Words]) -> str:
         return f"{case.params} {case.expected} {case.metadata} {run.output}"
 
-    case = Case(
-        id="1", params=[Words(["a"])], expected={"words": ["a"]}, metadata={"tags": ["b"]}
-    )
+    case = Case(id="1", params=[Words(["a"])], expected={"words": ["a"]}, metadata={"tags": ["b"]})
     model = FunctionAdapter(lambda *_: say('{"words": ["c"]}'))
     result = evaluate(
         template, [case], evaluators=[spoils, sees], model=model, repeats=2, concurrency=1
@@ -799,6 +799,42 @@ def test_a_request_that_is_too_large_does_not_stop_those_that_fit(concurrency: i
     assert set(outcomes.values()) == {"answered"}
     assert not result.is_complete
     assert model.asked == 20
+
+
+def test_a_run_whose_nested_run_was_not_allowed_is_not_run_and_begins_again(tmp_path: Path) -> None:
+    text = f"Research: $topic {'x' * 40_000}"
+    research = PromptTemplate(
+        ns="evals",
+        key="long",
+        sections=[MarkdownSection[Topic](title="T", template=text, key="t")],
+    )
+    tools = [Tool.from_prompt(research, name="research")]
+    template = PromptTemplate(
+        ns="evals",
+        key="nested",
+        sections=[MarkdownSection[Question](title="Q", template="$text", key="q", tools=tools)],
+    )
+
+    def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        if "Research:" in text:
+            return say("blue")
+        if not turn_of(request):
+            return calls(("research", '{"topic": "the sky"}'))
+        return say("blue" if "blue" in str(request.transcript) else "not allowed")
+
+    def run(tokens: int) -> RunResult:
+        result = evaluate(
+            template,
+            question_cases(1),
+            evaluators=[evaluator(name="text")(lambda case, run: run.text)],
+            model=FunctionAdapter(answer),
+            budget=Budget(max_tokens=tokens),
+            folder=tmp_path,
+        )
+        return result["base"].results[0]
+
+    assert run(5_000).outcome == "unrun"
+    assert run(50_000).scores == {"text": "blue"}
 
 
 def test_requests_that_fit_wait_for_reservations_to_be_returned() -> None:

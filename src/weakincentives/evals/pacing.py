@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, inf
@@ -23,10 +24,13 @@ from ..limits import Budget, Meter, Prices, RunUsage, TokenUsage
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 
-__all__ = ["OVER_BUDGET", "Ledger", "Pace", "PacedAdapter"]
+__all__ = ["OVER_BUDGET", "REFUSALS", "Ledger", "Pace", "PacedAdapter"]
 
 OVER_BUDGET = "experiment_budget"
 """The code of the error for a request that would exceed the experiment's budget."""
+
+REFUSALS = ContextVar[list[BudgetExceededError]]("refusals")
+"""The requests of a run, and of its nested runs, that the experiment's budget did not allow."""
 
 type Piece = Delta | AnswerRejected | AssistantMessage
 
@@ -257,8 +261,9 @@ class _PacedConnection(Connection):
             if not seconds:
                 try:
                     is_reserved = ledger.reserve(estimate)
-                except BaseException:
+                except BudgetExceededError as error:
                     pace.leave(answered=False)
+                    REFUSALS.get([]).append(error)
                     raise
                 if is_reserved:
                     yield estimate

@@ -18,7 +18,7 @@ from ..errors import WeakIncentivesError
 from ..evaluation import errors
 from ..evaluation.approval import Approver
 from ..evaluation.config import RunConfig
-from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.errors import BudgetExceededError, PromptEvaluationError
 from ..evaluation.logged_run import ACCEPT, LoggedCall, LoggedRun, Rendered, usage_of
 from ..evaluation.main_loop import ExecutionOptions, MainLoop
 from ..evaluation.stored_log import apply_changes
@@ -33,7 +33,7 @@ from ..runtime.session import Session
 from ..serde.json_types import AnyValue
 from .cases import Case
 from .durable_target import DurableTarget, EndedRun
-from .pacing import OVER_BUDGET, PacedAdapter
+from .pacing import OVER_BUDGET, REFUSALS, PacedAdapter
 from .results import Outcome
 from .run_logs import (
     RUN_FAILURES,
@@ -143,6 +143,8 @@ class Performer:
 
     async def _perform(self, task: Task, file: RunFile) -> Performed:
         session, sink = self._begin(task, file)
+        refused: list[BudgetExceededError] = []
+        REFUSALS.set(refused)
         if task.workers is None:
             ended = await self._execute(task, session, sink)
         else:
@@ -152,6 +154,9 @@ class Performer:
             if ended.session is not None:
                 session.restore(ended.session.snapshot())
         log, error = sink.log, ended.error
+        if refused and (len(refused) > 1 or not isinstance(error, BudgetExceededError)):
+            error = refused[0]  # a tool's nested run was not allowed, and its answer is in the log
+            file.clear()
         usage = usage_of(log)
         if task.workers is not None:
             usage = task.adapter.priced(usage)

@@ -261,6 +261,10 @@ class RunFile:
         """Takes the rows of a run that was performed elsewhere, without storing them."""
         self.rows[:], self.changes[:] = rows, [{} for _ in rows]
 
+    def clear(self) -> None:
+        """Removes everything, so that the run begins again."""
+        os.ftruncate(self._descriptor, 0)
+
     def end(self, left: Mapping[str, object], ended: Mapping[str, object]) -> None:
         """Stores what the run has left, and how it ended, together with its scores."""
         self._end = f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n"
