@@ -857,18 +857,19 @@ def test_requests_that_fit_wait_for_reservations_to_be_returned() -> None:
 
 def test_a_budget_is_that_of_one_call(tmp_path: Path) -> None:
     model = FunctionAdapter(echo)
-    asked = list[int]()
-    for _ in range(3):
-        result = evaluate(
+
+    def run() -> Experiment:
+        return evaluate(
             questions(),
             question_cases(25),
             model=model,
             budget=Budget(max_calls=10),
             folder=tmp_path,
         )
-        asked.append(result.spent.calls)
-    assert asked == [10, 10, 5]
-    assert result.is_complete
+
+    every = [run() for _ in range(3)]
+    assert [result.spent.calls for result in every] == [10, 10, 5]
+    assert [result.is_complete for result in every] == [False, False, True]
 
 
 def test_what_is_spent_now_is_not_what_the_runs_cost(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from ..limits import RunUsage
 from ..model_settings import ModelSettings
 from ..prompt.output import parse_output
 from ..prompt.template import AnyPrompt
+from ..record_types import AnyType
 from ..runtime.session import Session
 from ..serde.json_types import AnyValue
 from .cases import Case
@@ -415,10 +416,14 @@ def _is_fixed(value: AnyValue) -> bool:
             return True
         case tuple():
             return all(map(_is_fixed, value))
-        case _ if is_dataclass(value) and type(value).__dataclass_params__.frozen:
+        case _ if is_dataclass(value) and _is_frozen(type(value)):
             return all(_is_fixed(getattr(value, item.name)) for item in fields(value))
         case _:
             return False
+
+
+def _is_frozen(kind: AnyType) -> bool:
+    return bool(kind.__dataclass_params__.frozen)
 
 
 def _arguments(text: str) -> Mapping[str, Any]:
