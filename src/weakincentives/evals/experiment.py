@@ -152,6 +152,7 @@ class _Evaluation:
         self._evaluators = check_evaluators(options.get("evaluators", ()))
         model = options.get("model")
         self._keys = {one.name: key_of(one, model) for one in self._evaluators}
+        self._slow = {one.name for one in self._evaluators if is_coroutine_function(one.function)}
         self._kinds = Kinds()
         self._ledger = Ledger(checked_budget(options.get("budget")))
         self._paces: dict[str, Pace] = {}
@@ -413,7 +414,7 @@ class _Evaluation:
         lines: dict[str, Line] = {}
         async with self._performer.restored(task, performed) as run:
             for key, one in missing:
-                if performed.file is not None and is_coroutine_function(one.function):
+                if performed.file is not None and one.name in self._slow:
                     performed.file.write_end()  # it may take long
                 new, verdicts = await self._score(task.case, run, one)
                 usages = {name: verdict.usage for name, verdict in verdicts.items()}

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from secrets import token_hex
 from textwrap import dedent
@@ -38,6 +38,7 @@ from .scores import Evaluator, JudgeModel
 __all__ = [
     "case_digests",
     "digest",
+    "field_names",
     "halves",
     "key_of",
     "prompt_parts",
@@ -48,6 +49,7 @@ type Parts = dict[str, str]
 """Digests by name; their names say what has changed."""
 
 _NOT_OF_ANSWERS = ("deadline", "budget", "prices", "settings", "supports_dynamic_tools")
+_PLAIN = frozenset([str, int, float, bool, type(None)])
 _LIBRARY = f"{__name__.partition('.')[0]}."
 
 
@@ -56,7 +58,19 @@ def digest(*values: object) -> str:
 
     Raises `SerdeError` for an object that is not a value.
     """
+    if all(isinstance(value, str) for value in values):  # most are
+        return _digest(values)
     return _Description().digest(values)
+
+
+def _digest(value: AnyJson) -> str:
+    return sha256(json.dumps(value).encode()).hexdigest()[:24]
+
+
+@lru_cache(maxsize=256)
+def field_names(kind: AnyType) -> tuple[str, ...]:
+    """Returns the names of a dataclass's fields."""
+    return tuple([item.name for item in fields(kind)])
 
 
 def halves(digests: str) -> tuple[str, str]:
@@ -163,11 +177,13 @@ class _Description:
     known: dict[int, tuple[object, str]] = field(default_factory=dict[int, tuple[object, str]])
 
     def digest(self, value: object) -> str:
-        return sha256(json.dumps(self.of(value)).encode()).hexdigest()[:24]
+        return _digest(self.of(value))
 
     def of(self, value: AnyValue) -> AnyJson:
+        if type(value) in _PLAIN:
+            return value
         match value:
-            case None | bool() | int() | float() | str():
+            case bool() | int() | float() | str():
                 return value
             case bytes():
                 return sha256(value).hexdigest()
@@ -232,7 +248,7 @@ def _parts(value: AnyValue) -> Sequence[object]:
         case _ if hasattr(value, "__qualname__"):
             return [f"{getattr(value, '__module__', '')}.{value.__qualname__}"]
         case _ if is_dataclass(value):
-            state = {item.name: getattr(value, item.name) for item in fields(value)}
+            state = {name: getattr(value, name) for name in field_names(kind)}
             return [kind.__qualname__, state, callable(value) and kind.__call__]
         case _ if callable(value):
             return [kind.__qualname__, getattr(value, "__dict__", None), kind.__call__]

@@ -336,9 +336,11 @@ class _PacedConnection(Connection):
                 self._end(estimate, piece)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        attempt = _Attempt()
+        adapter, attempt = self._adapter, _Attempt()
         while True:
-            estimate, answer = await self._wait_async(), None
+            estimate, answer = _NOTHING, None
+            if adapter.ledger.budget is not None or adapter.pace.enter():
+                estimate = await self._wait_async()
             try:
                 answer = await self._inner.ask_async(request)
                 return answer
@@ -364,8 +366,6 @@ class _PacedConnection(Connection):
                 self._end(estimate, piece)
 
     async def _wait_async(self) -> RunUsage:
-        if self._adapter.ledger.budget is None and not self._adapter.pace.enter():
-            return _NOTHING
         estimate = _NOTHING
         for step in self._wait():
             if isinstance(step, RunUsage):

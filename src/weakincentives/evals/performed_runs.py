@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from traceback import format_exception
@@ -34,6 +34,7 @@ from ..runtime.session import Session
 from ..serde.json_types import AnyValue
 from .cases import Case
 from .durable_target import DurableTarget, EndedRun
+from .keys import field_names
 from .pacing import OVER_BUDGET, REFUSALS, PacedAdapter
 from .results import Outcome
 from .run_logs import (
@@ -54,6 +55,7 @@ _POLL = 0.2  # seconds between two looks at a run that another process performs
 _GRACE = 0.5  # seconds for a run to end after it was cancelled
 _MAX_ERROR = 4_000  # characters
 _CHANGEABLE = ("message", "params", "expected", "state", "files", "metadata")  # of a case
+_FIXED = frozenset([str, int, float, bool, bytes, type(None)])
 _STORED = ("phase", "code", "provider", "status", "remedy")  # of an error, with its message
 
 
@@ -406,24 +408,21 @@ def apart(case: Case, run: EvalRun[Any]) -> tuple[Case, EvalRun[Any]]:
 
 
 def _apart(value: AnyValue) -> AnyValue:
-    return value if _is_fixed(value) else deepcopy(value)
+    """Returns a value without anything that could be changed in the given one."""
+    kind = type(value)
+    if kind in _FIXED or _is_fixed(value):
+        return value
+    return {key: _apart(item) for key, item in value.items()} if kind is dict else deepcopy(value)
 
 
 def _is_fixed(value: AnyValue) -> bool:
-    """Whether a value and all that it contains cannot change."""
-    match value:
-        case None | str() | int() | float() | bytes():
-            return True
-        case tuple():
-            return all(map(_is_fixed, value))
-        case _ if is_dataclass(value) and _is_frozen(type(value)):
-            return all(_is_fixed(getattr(value, item.name)) for item in fields(value))
-        case _:
-            return False
-
-
-def _is_frozen(kind: AnyType) -> bool:
-    return bool(kind.__dataclass_params__.frozen)
+    if isinstance(value, tuple):
+        return all(type(item) in _FIXED or _is_fixed(item) for item in value)
+    kind: AnyType = type(value)
+    params: AnyValue = getattr(kind, "__dataclass_params__", None)
+    if params is None or not params.frozen:
+        return kind in _FIXED
+    return _is_fixed(tuple([getattr(value, name) for name in field_names(kind)]))
 
 
 def _arguments(text: str) -> Mapping[str, Any]:
