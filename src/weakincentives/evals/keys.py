@@ -38,9 +38,9 @@ from .scores import Evaluator, JudgeModel
 __all__ = [
     "case_digests",
     "digest",
-    "field_names",
     "halves",
     "key_of",
+    "names_of_fields",
     "prompt_parts",
     "variant_parts",
 ]
@@ -68,7 +68,7 @@ def _digest(value: AnyJson) -> str:
 
 
 @lru_cache(maxsize=256)
-def field_names(kind: AnyType) -> tuple[str, ...]:
+def names_of_fields(kind: AnyType) -> tuple[str, ...]:
     """Returns the names of a dataclass's fields."""
     return tuple([item.name for item in fields(kind)])
 
@@ -248,7 +248,7 @@ def _parts(value: AnyValue) -> Sequence[object]:
         case _ if hasattr(value, "__qualname__"):
             return [f"{getattr(value, '__module__', '')}.{value.__qualname__}"]
         case _ if is_dataclass(value):
-            state = {name: getattr(value, name) for name in field_names(kind)}
+            state = {name: getattr(value, name) for name in names_of_fields(kind)}
             return [kind.__qualname__, state, callable(value) and kind.__call__]
         case _ if callable(value):
             return [kind.__qualname__, getattr(value, "__dict__", None), kind.__call__]
@@ -294,7 +294,7 @@ def _class(kind: AnyType) -> Sequence[object]:
             members[name] = [type(value).__qualname__, inner]
         elif not name.startswith("__") and not isinstance(value, MemberDescriptorType):
             members[name] = value
-    items = fields(kind) if is_dataclass(kind) else ()
+    items: AnyValue = getattr(kind, "__dataclass_fields__", {}).values()
     defaults = [(item.name, item.default, item.default_factory) for item in items]
     return [kind.__qualname__, kind.__bases__, members, defaults]
 

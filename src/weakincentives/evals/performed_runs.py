@@ -34,7 +34,7 @@ from ..runtime.session import Session
 from ..serde.json_types import AnyValue
 from .cases import Case
 from .durable_target import DurableTarget, EndedRun
-from .keys import field_names
+from .keys import names_of_fields
 from .pacing import OVER_BUDGET, REFUSALS, PacedAdapter
 from .results import Outcome
 from .run_logs import (
@@ -422,7 +422,7 @@ def _is_fixed(value: AnyValue) -> bool:
     params: AnyValue = getattr(kind, "__dataclass_params__", None)
     if params is None or not params.frozen:
         return kind in _FIXED
-    return _is_fixed(tuple([getattr(value, name) for name in field_names(kind)]))
+    return _is_fixed(tuple([getattr(value, name) for name in names_of_fields(kind)]))
 
 
 def _arguments(text: str) -> Mapping[str, Any]:
