@@ -84,6 +84,116 @@ def test_key_changes_with_source_closure_defaults_and_constants(
     assert key(module(SOURCE.replace(old, new), tmp_path)["check"]) != first
 
 
+VALUES = """
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property, lru_cache, partial
+LIMITS = {"polite": [1, 2]}
+WORDS = {"tea", "milk"}
+class Base:
+    offset = 0
+    def counted(self, text):
+        return len(text) + self.offset
+class Counter(Base):
+    def __init__(self, least):
+        self.least = least
+    def is_long(self, text):
+        return self.counted(text) >= self.least
+    @property
+    def doubled(self):
+        return self.least * 2
+    @staticmethod
+    def first(text):
+        return text[:4]
+    @cached_property
+    def tripled(self):
+        return self.least * 3
+class Slots:
+    __slots__ = ("size",)
+    def __init__(self):
+        self.size = 30
+@dataclass(frozen=True, slots=True)
+class Rule:
+    word: str = "tea"
+    def fits(self, text):
+        return self.word in text
+class Level(Enum):
+    LOW = 40
+COUNTER = Counter(10)
+SLOTS = Slots()
+RULES = [Rule("milk")]
+class Unused:
+    limit = 50
+@lru_cache
+def cached(text):
+    return text.upper()
+def joined(text, mark):
+    return text + mark
+marked = partial(joined, mark="!")
+def check(case, run):
+    return (
+        LIMITS, WORDS, COUNTER.is_long(run.text), SLOTS.size, RULES[0].fits(run.text), Rule(),
+        Level.LOW, cached(run.text), marked(run.text),
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[1, 2]", "[1, 3]"),
+        ('{"tea", "milk"}', '{"tea"}'),
+        ("Counter(10)", "Counter(11)"),
+        ("text) >= self.least", "text) > self.least"),
+        ("least * 2", "least * 4"),
+        ("[:4]", "[:5]"),
+        ("least * 3", "least * 5"),
+        ("offset = 0", "offset = 1"),
+        ("len(text) + ", "len(text) - "),
+        ("size = 30", "size = 31"),
+        ('Rule("milk")', 'Rule("tea")'),
+        ('word: str = "tea"', 'word: str = "coffee"'),
+        ("self.word in text", "self.word not in text"),
+        ("LOW = 40", "LOW = 41"),
+        ("text.upper()", "text.lower()"),
+        ("text + mark", "mark + text"),
+        ('mark="!"', 'mark="?"'),
+    ],
+)
+def test_key_changes_with_values_objects_and_classes_of_the_module(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    assert VALUES.count(old) == 1
+    first, same = (key(module(VALUES, tmp_path)["check"]) for _ in range(2))
+    assert first == same
+    assert key(module(VALUES.replace(old, new), tmp_path)["check"]) != first
+    assert key(module(VALUES.replace("limit = 50", "limit = 51"), tmp_path)["check"]) == first
+
+
+def test_key_of_a_method_changes_with_the_methods_that_it_calls(tmp_path: Path) -> None:
+    source = """
+class Short:
+    def size(self, run):
+        return len(run.text)
+    def check(self, case, run):
+        return self.size(run) < 5
+    def __call__(self, case, run):
+        return self.size(run) < 5
+"""
+    for name in ("check", "__call__"):
+        texts = [source, source, source.replace("len(run.text)", "run.seconds")]
+        keys = [key(getattr(module(text, tmp_path)["Short"](), name)) for text in texts]
+        assert keys[0] == keys[1] != keys[2]
+        objects = [key(module(text, tmp_path)["Short"]()) for text in texts]
+        assert objects[0] == objects[1] != objects[2]
+
+
+def test_key_is_new_each_time_for_what_cannot_be_described() -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    assert key(partial(limited, limit=itself)) != key(partial(limited, limit=itself))
+
+
 @pytest.mark.parametrize("has_source", [True, False])
 def test_key_of_a_lambda_changes_with_its_code(has_source: bool, tmp_path: Path) -> None:
     def lambda_key(source: str) -> str:
@@ -261,12 +371,12 @@ def test_key_of_a_judge_changes_when_its_override_changes(tmp_path: Path) -> Non
 
 
 def test_key_is_the_same_in_another_process(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(f"{SOURCE}\nWORDS = frozenset('abcdefgh')\n")
+    (tmp_path / "mine.py").write_text(f"{SOURCE}{VALUES.replace('def check', 'def checks')}")
     program = (
         "from mine import *; from functools import partial\n"
         "from weakincentives.evals.keys import digest, key_of\n"
         "from weakincentives.evals.scores import Evaluator\n"
-        "function = partial(check, words={*'abcdefgh'}, client=object())\n"
+        "function = partial(check, checks, words={*'abcdefgh'}, client=object())\n"
         "print(key_of(Evaluator(function=function, name='it')))"
     )
     keys = {

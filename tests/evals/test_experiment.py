@@ -7,8 +7,9 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.eval_models import (
     FunctionAdapter,
     Note,
     Question,
+    Topic,
     calls,
     echo,
     failed,
@@ -38,6 +40,7 @@ from weakincentives.evals import (
     EvalRun,
     Experiment,
     Progress,
+    RunResult,
     Variant,
     evaluate,
     evaluate_async,
@@ -49,7 +52,7 @@ from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, Finish
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.model_settings import ModelSettings
-from weakincentives.prompt import MarkdownSection, PromptTemplate
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool
 from weakincentives.visibility import SectionVisibility
 
 
@@ -176,17 +179,16 @@ def test_time_limits_and_concurrency_do_not_ask_again(tmp_path: Path) -> None:
     assert model.asked == 3
 
 
-CALLED = list[str]()  # not in the evaluator's closure, which is part of its key
+CALLED = SimpleQueue[str]()  # whose content is not part of an evaluator's key, unlike a list's
 
 
 def test_a_changed_evaluator_scores_again_without_asking(tmp_path: Path) -> None:
-    model, called = FunctionAdapter(echo), CALLED
-    CALLED.clear()
+    model = FunctionAdapter(echo)
 
     def length(limit: int) -> Any:
         @evaluator(name="short", settings=limit)
         def short(case: Case, run: EvalRun) -> bool:
-            CALLED.append(case.id)
+            CALLED.put(case.id)
             return len(run.text) < limit
 
         return short
@@ -200,11 +202,11 @@ def test_a_changed_evaluator_scores_again_without_asking(tmp_path: Path) -> None
     cases = question_cases(3)
     assert run(2, cases) == [False] * 3
     assert run(2, cases) == [False] * 3
-    assert len(called) == 3
+    assert CALLED.qsize() == 3
     assert run(9, cases) == [True] * 3
-    assert len(called) == 6
+    assert CALLED.qsize() == 6
     run(9, [replace(case, expected="another") for case in cases])
-    assert len(called) == 9
+    assert CALLED.qsize() == 9
     assert model.asked == 3
 
 
@@ -364,6 +366,33 @@ def test_an_answer_that_is_too_long_is_a_failure_of_the_run_and_is_kept(tmp_path
     assert model.asked == 1
 
 
+def test_a_reused_failure_has_the_type_and_the_code_of_the_first(tmp_path: Path) -> None:
+    errors = list[Any]()
+
+    def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        if "q0" in text:
+            return AssistantMessage(text="cut", finish="length")
+        return calls(("note", '{"text": "again"}'))
+
+    @evaluator(name="kept", on_failure=True)
+    def kept(case: Case, run: EvalRun) -> bool:
+        errors.append((type(run.error), str(run.error), vars(run.error)["code"]))
+        return True
+
+    for number in range(2):
+        evaluate(
+            notebook(),
+            question_cases(2),
+            evaluators=[replace(kept, settings=number)],
+            model=FunctionAdapter(answer),
+            config=RunConfig(max_turns=2),
+            concurrency=1,
+            folder=tmp_path,
+        )
+    assert [code for _, _, code in errors] == ["truncated", "turns", "truncated", "turns"]
+    assert errors[:2] == errors[2:]
+
+
 def test_a_failing_run_does_not_end_the_others(tmp_path: Path) -> None:
     def answer(request: ProviderRequest, text: str) -> Any:
         if "q4" in text:
@@ -469,6 +498,38 @@ def test_cases_do_not_see_each_other(tmp_path: Path) -> None:
         )
         by_id = {one.case: one.scores["left"] for one in result["base"].results}
         assert by_id == {case.id: f"q{case.id}\n/1" for case in cases}
+
+
+def test_evaluators_cannot_change_what_others_see() -> None:
+    @dataclass
+    class Words:
+        words: list[str]
+
+    words = MarkdownSection[Words](title="W", template="Answer: $words", key="w")
+    template = PromptTemplate[Words](ns="evals", key="words", sections=[words])
+
+    def spoils(case: Case, run: EvalRun[Words]) -> bool:
+        (given,) = case.params
+        assert isinstance(given, Words)
+        assert run.output is not None
+        tags: Any = case.metadata["tags"]
+        for values in (given.words, case.expected["words"], run.output.words, tags):
+            values.append("spoilt")
+        case.expected.clear()
+        return True
+
+    def sees(case: Case, run: EvalRun[Words]) -> str:
+        return f"{case.params} {case.expected} {case.metadata} {run.output}"
+
+    case = Case(id="1", params=[Words(["a"])], expected={"words": ["a"]}, metadata={"tags": ["b"]})
+    model = FunctionAdapter(lambda *_: say('{"words": ["c"]}'))
+    result = evaluate(
+        template, [case], evaluators=[spoils, sees], model=model, repeats=2, concurrency=1
+    )
+    assert [one.scores["spoils"] for one in result["base"].results] == [True] * 2
+    (seen,) = {one.scores["sees"] for one in result["base"].results}
+    assert "spoilt" not in f"{seen} {case}"
+    assert len(set(model.prompts)) == 1
 
 
 @pytest.mark.parametrize(
@@ -705,7 +766,7 @@ def test_the_budget_holds_for_all_runs_together_and_inside_a_run() -> None:
     assert result.spent.cost <= 51 * PRICE
     assert not result.is_complete
     assert {one.outcome for one in result["base"].results} == {"unrun"}
-    assert "raise the budget" in result["base"].results[0].error
+    assert "start the experiment again" in result["base"].results[0].error
 
 
 def test_a_budget_of_tokens_works_without_prices() -> None:
@@ -715,6 +776,100 @@ def test_a_budget_of_tokens_works_without_prices() -> None:
     )
     assert not result.is_complete
     assert 1_500 - 600 <= result.spent.usage.total_tokens <= 1_500
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_request_that_is_too_large_does_not_stop_those_that_fit(concurrency: int) -> None:
+    long = Case(id="long", params=(Question("x" * 80_000),))
+
+    async def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        await asyncio.sleep(0.001)
+        return echo(request, text)
+
+    model = FunctionAdapter(answer)
+    result = evaluate(
+        questions(),
+        [question_cases(1)[0], long, *question_cases(20)[1:]],
+        model=model,
+        concurrency=concurrency,
+        budget=Budget(max_tokens=10_000),
+    )
+    outcomes = {one.case: one.outcome for one in result["base"].results}
+    assert outcomes.pop("long") == "unrun"
+    assert set(outcomes.values()) == {"answered"}
+    assert not result.is_complete
+    assert model.asked == 20
+
+
+def test_a_run_whose_nested_run_was_not_allowed_is_not_run_and_begins_again(tmp_path: Path) -> None:
+    text = f"Research: $topic {'x' * 40_000}"
+    research = PromptTemplate(
+        ns="evals",
+        key="long",
+        sections=[MarkdownSection[Topic](title="T", template=text, key="t")],
+    )
+    tools = [Tool.from_prompt(research, name="research")]
+    template = PromptTemplate(
+        ns="evals",
+        key="nested",
+        sections=[MarkdownSection[Question](title="Q", template="$text", key="q", tools=tools)],
+    )
+
+    def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        if "Research:" in text:
+            return say("blue")
+        if not turn_of(request):
+            return calls(("research", '{"topic": "the sky"}'))
+        return say("blue" if "blue" in str(request.transcript) else "not allowed")
+
+    def run(tokens: int) -> RunResult:
+        result = evaluate(
+            template,
+            question_cases(1),
+            evaluators=[evaluator(name="text")(lambda case, run: run.text)],
+            model=FunctionAdapter(answer),
+            budget=Budget(max_tokens=tokens),
+            folder=tmp_path,
+        )
+        return result["base"].results[0]
+
+    assert run(5_000).outcome == "unrun"
+    assert run(50_000).scores == {"text": "blue"}
+
+
+def test_requests_that_fit_wait_for_reservations_to_be_returned() -> None:
+    async def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        await asyncio.sleep(0.01)
+        return echo(request, text)
+
+    long = [Case(id=f"long{number}", params=(Question("x" * 20_000),)) for number in range(3)]
+    result = evaluate(
+        questions(),
+        [*long, *question_cases(20)],
+        model=FunctionAdapter(answer),
+        concurrency=23,
+        prices=price,
+        budget=Budget(max_tokens=6_000, max_cost=4.1),
+    )
+    assert result.is_complete  # each fits, but not with the estimates of the others
+    assert result.spent.calls == 23
+
+
+def test_a_budget_is_that_of_one_call(tmp_path: Path) -> None:
+    model = FunctionAdapter(echo)
+
+    def run() -> Experiment:
+        return evaluate(
+            questions(),
+            question_cases(25),
+            model=model,
+            budget=Budget(max_calls=10),
+            folder=tmp_path,
+        )
+
+    every = [run() for _ in range(3)]
+    assert [result.spent.calls for result in every] == [10, 10, 5]
+    assert [result.is_complete for result in every] == [False, False, True]
 
 
 def test_what_is_spent_now_is_not_what_the_runs_cost(tmp_path: Path) -> None:
@@ -792,9 +947,36 @@ def test_a_pause_that_is_too_long_is_a_failure_of_the_provider(tmp_path: Path) -
     options: dict[str, Any] = {"model": model, "folder": tmp_path, "concurrency": 1}
     result = evaluate(questions(), question_cases(3), **options)
     assert time.monotonic() - started < 2
-    assert [one.outcome for one in result["base"].results] == ["answered", "provider", "answered"]
+    assert [one.outcome for one in result["base"].results] == ["answered", "provider", "provider"]
+    assert "pass max_wait=3600 to evaluate" in result["base"].results[2].error
+    assert model.asked == 2  # the provider is not asked before the time that it has named
     refuses = False
-    assert evaluate(questions(), question_cases(3), **options).reused == 2
+    assert evaluate(questions(), question_cases(3), **options).reused == 1
+
+
+def test_waiting_for_other_requests_does_not_use_up_the_patience_of_a_request() -> None:
+    refused = dict[str, bool]()
+    model_is_free = time.monotonic()
+
+    async def answer(request: ProviderRequest, text: str) -> Any:
+        """Refuses each question once, and takes long to answer, one at a time."""
+        nonlocal model_is_free
+        if not refused.setdefault(text, False) and "q0" not in text:
+            refused[text] = True
+            return throttled(0.05)
+        model_is_free = max(model_is_free, time.monotonic()) + 0.15
+        await asyncio.sleep(model_is_free - time.monotonic())
+        return echo(request, text)
+
+    result = evaluate(
+        questions(),
+        question_cases(8),
+        evaluators=[is_right],
+        model=FunctionAdapter(answer),
+        concurrency=8,
+        max_wait=0.3,
+    )
+    assert values(result) == [True] * 8
 
 
 def test_a_request_that_is_refused_at_random_has_one_result() -> None:

@@ -23,14 +23,16 @@ from weakincentives.evals import (
     Case,
     EvalRun,
     RunResult,
+    Scale,
     evaluate,
     map_prompts,
     map_prompts_async,
 )
-from weakincentives.evals.judges import judge
+from weakincentives.evals.judges import Judged, Verdict, judge
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.limits import TokenUsage
+from weakincentives.prompt import MarkdownSection, PromptTemplate
 
 
 def price(usage: TokenUsage, model: str) -> float:
@@ -101,6 +103,62 @@ def test_failures_of_a_judge_are_score_errors_and_are_asked_again(tmp_path: Path
     works = True
     assert [one.scores["good"] for one in run()] == [True] * 3
     assert model.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ("I cannot say.", "no valid verdict"),
+        ('{"reason": "Good.", "value": 90}', "must be from 0 to 1, got 90"),
+    ],
+)
+def test_verdicts_that_are_score_errors_are_asked_again(
+    tmp_path: Path, bad: str, problem: str
+) -> None:
+    works = False
+
+    def answer(request: ProviderRequest, text: str) -> Any:
+        return say('{"reason": "Good.", "value": 0.9}' if works else bad)
+
+    section = MarkdownSection[Judged](title="Task", key="task", template="Grade: $output")
+    prompt = PromptTemplate[Verdict](ns="evals", key="grade", sections=[section])
+    judging = FunctionAdapter(answer, model="judge")
+
+    def run() -> RunResult:
+        result = evaluate(
+            questions(),
+            question_cases(1),
+            evaluators=[judge(prompt, model=judging, scale=Scale(bounds=(0, 1)))],
+            model=FunctionAdapter(echo),
+            folder=tmp_path,
+        )
+        return result["base"].results[0]
+
+    assert problem in run().score_errors["grade"]
+    asked = judging.asked
+    works = True
+    assert run().scores == {"grade": 0.9}
+    assert judging.asked == asked + 1
+    assert run().scores == {"grade": 0.9}
+    assert judging.asked == asked + 1
+
+
+def test_a_verdict_that_runs_share_is_counted_once(tmp_path: Path) -> None:
+    judging = FunctionAdapter(passes, model="judge")
+    for spent in (1, 0):
+        result = evaluate(
+            questions(),
+            question_cases(1),
+            evaluators=[judge("Short.", model=judging)],
+            model=FunctionAdapter(echo),
+            repeats=4,
+            prices=price,
+            folder=tmp_path,
+        )
+        assert sum(one.judges.calls for one in result["base"].results) == 1
+        assert sum(one.judges.cost or 0.0 for one in result["base"].results) == 1.0
+        assert result.judges.calls == spent
+    assert judging.asked == 1
 
 
 def test_judges_and_runs_pause_together() -> None:

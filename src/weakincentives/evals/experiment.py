@@ -6,7 +6,7 @@ answer. A run that has ended there is not performed again, and one that has not 
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
@@ -21,16 +21,16 @@ from .. import serde
 from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
 from ..inspection.secrets import mask_secrets
-from ..limits import Budget, Prices, RunUsage, TokenUsage, check_count, utc_now
+from ..limits import Prices, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
 from ..signatures import check_names, is_coroutine_function
 from .cases import Case, Dataset
 from .durable_target import DurableTarget
 from .explanations import Explanations
 from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
-from .options import EvaluateOptions, Progress, Target, Variant
+from .options import EvaluateOptions, Progress, Target, Variant, checked_budget
 from .pacing import Ledger, Pace, PacedAdapter
-from .performed_runs import Performed, Performer, Task
+from .performed_runs import Performed, Performer, Task, apart
 from .prepared_variants import PreparedVariant
 from .results import (
     NO_SCORES,
@@ -51,10 +51,6 @@ __all__ = ["evaluate", "evaluate_async", "map_prompts", "map_prompts_async"]
 _SHOWN = 20  # cases that cannot be run
 _OVER = "not run: the budget of the experiment is used up"
 _MAX_ERROR = 4_000  # characters
-_LIMITS = (
-    *("max_cost", "max_tokens", "max_input_tokens", "max_output_tokens", "max_calls"),
-    "max_seconds",
-)
 
 
 def evaluate(
@@ -64,12 +60,12 @@ def evaluate(
 
     `model` is an adapter or a model's name, and `repeats` is the number of runs of each case.
     At most `concurrency` runs are in progress at the same time. `timeout` limits each run, in
-    seconds. `budget` limits all runs and judges together; its `max_cost` needs `prices`, by default
-    the adapter's own or those of the extra `prices`. All requests to a provider pause when it asks
-    for that; one that would wait longer than `max_wait` seconds fails. `approver` decides on calls
-    that need approval. `progress` is called after each run, and `on_run` with each run's result and
-    the run itself. With `explain`, the result's notes say
-    what has changed since runs that the folder has.
+    seconds. `budget` limits all runs and judges of this call together, but not what earlier calls
+    have spent on runs in `folder`; its `max_cost` needs `prices`, by default the adapter's own or
+    those of the extra `prices`. All requests to a provider pause when it asks for that, and fail
+    if they would wait longer than `max_wait` seconds. `approver` decides on calls that need
+    approval. `progress` is called after each run, and `on_run` with each run's result and the run
+    itself. With `explain`, the result's notes say what has changed since runs that the folder has.
 
     `folder` keeps the runs' logs: an experiment that was interrupted, and is started again with the
     same folder, continues. Without a folder, nothing is kept. Session state can contain values of
@@ -156,8 +152,9 @@ class _Evaluation:
         self._evaluators = check_evaluators(options.get("evaluators", ()))
         model = options.get("model")
         self._keys = {one.name: key_of(one, model) for one in self._evaluators}
+        self._slow = {one.name for one in self._evaluators if is_coroutine_function(one.function)}
         self._kinds = Kinds()
-        self._ledger = Ledger(_checked(options.get("budget")))
+        self._ledger = Ledger(checked_budget(options.get("budget")))
         self._paces: dict[str, Pace] = {}
         self._judges: dict[str, tuple[object, PacedAdapter]] = {}
         self._infos: dict[str, EvaluatorInfo] = {}
@@ -170,7 +167,7 @@ class _Evaluation:
         self._explanations = Explanations(folder) if options.get("explain") else None
         self._total = len(self._arms) * len(dataset) * self._repeats
         self._done = self._reused = self._failures = 0
-        self._asked = Counter[str]()
+        self._counted = set[str]()  # verdicts
         self._started, self._waits_until = monotonic(), 0.0
 
     # ------------------------------------------------------------------------- before the runs
@@ -408,28 +405,36 @@ class _Evaluation:
             if (line := performed.stored.get(key)) is None:
                 missing.append((key, one))
             else:
-                judges = _sum(judges, self._add_stored(task.case.id, one, line, scores))
+                self._add_stored(task.case.id, one, line, scores)
+                usages = line.get("judges", {}).items()
+                stored = {name: serde.parse(RunUsage, usage) for name, usage in usages}
+                judges = self._count(judges, stored)
         if not missing:
             return scores, judges
         lines: dict[str, Line] = {}
         async with self._performer.restored(task, performed) as run:
             for key, one in missing:
-                if performed.file is not None and is_coroutine_function(one.function):
+                if performed.file is not None and one.name in self._slow:
                     performed.file.write_end()  # it may take long
-                new, usage = await self._score(task.case, run, one)
-                judges = _sum(judges, usage)
+                new, verdicts = await self._score(task.case, run, one)
+                usages = {name: verdict.usage for name, verdict in verdicts.items()}
+                judges = self._count(judges, usages)
                 self._add(one, new, scores)
-                if not new.errors:
-                    lines[key] = _line(one, new, usage)
+                if new.errors:
+                    self._forget(verdicts)
+                else:
+                    lines[key] = _line(one, new, usages)
             if performed.file is not None and lines:
                 performed.file.add_scores(lines)
         return scores, judges
 
-    async def _score(self, case: Case, run: EvalRun, one: Evaluator) -> tuple[Scores, RunUsage]:
-        used = NO_USAGE
+    async def _score(
+        self, case: Case, run: EvalRun, one: Evaluator
+    ) -> tuple[Scores, dict[str, Performed]]:
+        """Returns the scores of one evaluator, and the runs of its judge by their key."""
+        verdicts: dict[str, Performed] = {}
 
         async def ask(prompt: AnyPrompt, model: object, /) -> EvalRun:
-            nonlocal used
             judge = self._judge(model)
             parts = {**prompt_parts(prompt), **variant_parts(judge.inner, None, (prompt.settings,))}
             params = Case(id=one.name, params=tuple(prompt.params.values()))
@@ -445,12 +450,28 @@ class _Evaluation:
                 self._judging.performing(task) as performed,
                 self._judging.restored(task, performed) as answer,
             ):
-                used += performed.usage
+                verdicts[key] = performed
                 if answer.error is not None:
                     raise answer.error
                 return answer
 
-        return await score(case, run, [one], ask, self._kinds), used
+        return await score(*apart(case, run), [one], ask, self._kinds), verdicts
+
+    def _forget(self, verdicts: Mapping[str, Performed]) -> None:
+        """Removes verdicts that are score errors, but keeps those that others caused."""
+        outcomes = {name: verdict.outcome for name, verdict in verdicts.items()}
+        are_answers = set(outcomes.values()) == {"answered"}
+        for name, outcome in outcomes.items():
+            if are_answers or outcome == "failed":
+                self._judging.forget(name)
+                self._counted.discard(name)
+
+    def _count(self, judges: RunUsage, usages: Mapping[str, RunUsage]) -> RunUsage:
+        """Adds the usage of verdicts, each of them only once, even if many runs share it."""
+        for key in usages.keys() - self._counted:
+            judges += usages[key]
+        self._counted |= usages.keys()
+        return judges
 
     def _judge(self, model: object) -> PacedAdapter:
         model = self._options.get("model") if model is None else model
@@ -472,8 +493,8 @@ class _Evaluation:
         judge = self._judge(one.model).model if one.is_judge else ""
         return EvaluatorInfo(key=self._keys[one.name], scale=scale, judge=judge)
 
-    def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> RunUsage:
-        """Adds scores from a run's file; returns the usage of the judge."""
+    def _add_stored(self, case_id: str, one: Evaluator, line: Line, scores: Scores) -> None:
+        """Adds scores from a run's file."""
         scales = {name: serde.parse(Scale, it) for name, it in line.get("scales", {}).items()}
         new = Scores(values={}, reasons=line.get("reasons", {}), scales=scales)
         values: dict[str, Value] = line["values"]
@@ -485,7 +506,6 @@ class _Evaluation:
             else:
                 new.values[name] = value
         self._add(one, new, scores)
-        return serde.parse(RunUsage, line["usage"]) if "usage" in line else NO_USAGE
 
     # ------------------------------------------------------------------------- the results
 
@@ -556,36 +576,16 @@ class _Evaluation:
             yield f"the folder also has {runs} not of this experiment"
 
 
-def _line(one: Evaluator, new: Scores, usage: RunUsage) -> Line:
+def _line(one: Evaluator, new: Scores, judges: Mapping[str, RunUsage]) -> Line:
     """Returns the scores of one evaluator for a run's file."""
     line: Line = {"values": new.values}
     if new.reasons:
         line["reasons"] = new.reasons
     if scales := {name: scale for name, scale in new.scales.items() if scale != one.scale}:
         line["scales"] = serde.dump(scales)
-    if usage.calls:
-        line["usage"] = serde.dump(usage)
+    if judges:
+        line["judges"] = serde.dump(judges)
     return line
-
-
-def _sum(usage: RunUsage, more: RunUsage) -> RunUsage:
-    return usage + more if more.calls else usage  # no object of its own for each run
-
-
-def _checked(budget: Budget | None) -> Budget | None:
-    if budget is None:
-        return None
-    for name in ("max_tool_calls", "meter"):
-        if getattr(budget, name) is not None:
-            raise ValueError(
-                f"the budget of an experiment cannot have {name}, which is for one run; pass it in "
-                "config=RunConfig(budget=…)"
-            )
-    for name in _LIMITS:
-        limit = getattr(budget, name)
-        if limit is not None and limit <= 0:
-            raise ValueError(f"the budget's {name} must be more than 0, got {limit}")
-    return budget
 
 
 def _known_prices() -> Prices | None:

@@ -1,20 +1,24 @@
 """The keys of runs and scores: a digest of everything that can change them, and of nothing else.
 
 A function is described by its source, its defaults, the arguments of a `partial`, its closure, and
-the constants and functions of its own module that it uses. Other modules are not followed.
+whatever it uses from its own module: functions, classes, and the values of variables. An object is
+described by its fields, and by its class if that is in a module of a described function. Functions
+and classes of other modules are not followed.
 """
 
 import ast
 import inspect
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
+from secrets import token_hex
 from textwrap import dedent
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 
 from .. import serde
 from ..content import to_content
@@ -36,6 +40,7 @@ __all__ = [
     "digest",
     "halves",
     "key_of",
+    "names_of_fields",
     "prompt_parts",
     "variant_parts",
 ]
@@ -44,7 +49,7 @@ type Parts = dict[str, str]
 """Digests by name; their names say what has changed."""
 
 _NOT_OF_ANSWERS = ("deadline", "budget", "prices", "settings", "supports_dynamic_tools")
-_CONSTANTS = (bool, int, float, str, bytes, tuple, frozenset, re.Pattern)
+_PLAIN = frozenset([str, int, float, bool, type(None)])
 _LIBRARY = f"{__name__.partition('.')[0]}."
 
 
@@ -53,7 +58,19 @@ def digest(*values: object) -> str:
 
     Raises `SerdeError` for an object that is not a value.
     """
+    if all(isinstance(value, str) for value in values):  # most are
+        return _digest(values)
     return _Description().digest(values)
+
+
+def _digest(value: AnyJson) -> str:
+    return sha256(json.dumps(value).encode()).hexdigest()[:24]
+
+
+@lru_cache(maxsize=256)
+def names_of_fields(kind: AnyType) -> tuple[str, ...]:
+    """Returns the names of a dataclass's fields."""
+    return tuple([item.name for item in fields(kind)])
 
 
 def halves(digests: str) -> tuple[str, str]:
@@ -73,12 +90,16 @@ def key_of(evaluator: Evaluator, model: JudgeModel = None) -> str:
 
     For a judge, it also changes with the prompt, including its overrides, and with the judge's
     model, which is `model` if it was given none. The name, the direction and the margin of a score
-    are not included. Of an object that is not a value, such as a client, only the type is included.
+    are not included. Of an object of another module that is not a value, such as a client, only the
+    type is included. The key is new each time for a list or mapping that contains itself.
     """
     parts = [evaluator.function, evaluator.settings, evaluator.scale.bounds, evaluator.on_failure]
     if evaluator.is_judge:
         parts.append(model if evaluator.model is None else evaluator.model)
-    return _Description(is_lenient=True).digest(parts)[:16]
+    try:
+        return _Description(is_lenient=True).digest(parts)[:16]
+    except RecursionError:
+        return token_hex(8)
 
 
 def prompt_parts(prompt: AnyPrompt) -> Parts:
@@ -152,14 +173,17 @@ class _Description:
     """Describes values as JSON; an object is replaced by its digest, so that it can be shared."""
 
     is_lenient: bool = False
+    modules: set[str] = field(default_factory=set[str])  # those of described functions
     known: dict[int, tuple[object, str]] = field(default_factory=dict[int, tuple[object, str]])
 
     def digest(self, value: object) -> str:
-        return sha256(json.dumps(self.of(value)).encode()).hexdigest()[:24]
+        return _digest(self.of(value))
 
     def of(self, value: AnyValue) -> AnyJson:
+        if type(value) in _PLAIN:
+            return value
         match value:
-            case None | bool() | int() | float() | str():
+            case bool() | int() | float() | str():
                 return value
             case bytes():
                 return sha256(value).hexdigest()
@@ -177,14 +201,28 @@ class _Description:
     def _object(self, value: object) -> str:
         if id(value) not in self.known:
             self.known[id(value)] = value, "itself"
+            function = value if isinstance(value, FunctionType) else type(value).__call__
+            if self.is_lenient and isinstance(function, FunctionType):
+                module = f"{function.__module__}"
+                self.modules |= set() if module.startswith(_LIBRARY) else {module}
             try:
-                parts = _parts(value)
+                parts = self._parts(value)
             except SerdeError:
                 if not self.is_lenient:
                     raise
                 parts = [type(value).__qualname__]
+            if type(value).__module__ in self.modules:
+                parts = [*parts, _state(value), type(value)]
             self.known[id(value)] = value, self.digest(parts)
         return self.known[id(value)][1]
+
+    def _parts(self, value: AnyValue) -> Sequence[object]:
+        if isinstance(value, type) and value.__module__ in self.modules:
+            return _class(value)
+        inner = getattr(value, "__wrapped__", None)  # of a function with a cache
+        if isinstance(inner, FunctionType) and not isinstance(value, FunctionType):
+            return [inner]
+        return _parts(value)
 
 
 def _parts(value: AnyValue) -> Sequence[object]:
@@ -210,7 +248,7 @@ def _parts(value: AnyValue) -> Sequence[object]:
         case _ if hasattr(value, "__qualname__"):
             return [f"{getattr(value, '__module__', '')}.{value.__qualname__}"]
         case _ if is_dataclass(value):
-            state = {item.name: getattr(value, item.name) for item in fields(value)}
+            state = {name: getattr(value, name) for name in names_of_fields(kind)}
             return [kind.__qualname__, state, callable(value) and kind.__call__]
         case _ if callable(value):
             return [kind.__qualname__, getattr(value, "__dict__", None), kind.__call__]
@@ -233,13 +271,44 @@ def _function(function: FunctionType) -> Sequence[object]:
     if function.__name__ != "<lambda>":  # whose source may lack lines
         with suppress(OSError, TypeError):  # the source of code in a shell is not available
             source = inspect.getsource(code)
-    used = {
-        name: value
-        for name, value in ((name, function.__globals__.get(name)) for name in _names(code))
-        if isinstance(value, _CONSTANTS)
-        or (isinstance(value, FunctionType) and value.__module__ == function.__module__)
-    }
-    return [source, *bound, used]
+    given, module = function.__globals__, function.__module__
+    used = {name: given[name] for name in _names(code) if name in given}
+    return [source, *bound, {name: it for name, it in used.items() if _is_followed(it, module)}]
+
+
+def _is_followed(value: AnyValue, module: str) -> bool:
+    """Whether a function's key includes a variable of its module."""
+    if isinstance(value, ModuleType) or value is os.environ:
+        return False
+    if hasattr(value, "__qualname__"):  # a function or a class
+        return bool(value.__module__ == module)
+    return type(value).__module__ == module or isinstance(value, partial) or not callable(value)
+
+
+def _class(kind: AnyType) -> Sequence[object]:
+    """Describes a class by its bases, methods, attributes and the defaults of its fields."""
+    members: dict[str, object] = {}
+    for name, value in vars(kind).items():
+        inner = getattr(value, "__func__", getattr(value, "fget", getattr(value, "func", value)))
+        if isinstance(inner, FunctionType) and not _is_generated(kind, name, inner):
+            members[name] = [type(value).__qualname__, inner]
+        elif not name.startswith("__") and not isinstance(value, MemberDescriptorType):
+            members[name] = value
+    items: AnyValue = getattr(kind, "__dataclass_fields__", {}).values()
+    defaults = [(item.name, item.default, item.default_factory) for item in items]
+    return [kind.__qualname__, kind.__bases__, members, defaults]
+
+
+def _is_generated(kind: AnyType, name: str, method: FunctionType) -> bool:
+    """Whether a method is one that `dataclass` has made, whose code depends on Python's version."""
+    has_source = method.__code__.co_filename != "<string>"
+    return is_dataclass(kind) and not has_source and name.startswith("__") and name != "__call__"
+
+
+def _state(value: object) -> Mapping[str, object]:
+    """Returns the attributes of an object, including those in slots."""
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+    return {name: getattr(value, name, None) for name in slots} | getattr(value, "__dict__", {})
 
 
 def _names(code: CodeType) -> list[str]:

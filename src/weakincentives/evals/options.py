@@ -16,7 +16,12 @@ from .cases import Case
 from .results import RunResult
 from .scores import EvalRun, Evaluator, Judgement
 
-__all__ = ["AnyEvaluator", "EvaluateOptions", "Progress", "Target", "Variant"]
+__all__ = ["AnyEvaluator", "EvaluateOptions", "Progress", "Target", "Variant", "checked_budget"]
+
+_LIMITS = (
+    *("max_cost", "max_tokens", "max_input_tokens", "max_output_tokens", "max_calls"),
+    "max_seconds",
+)
 
 type AnyEvaluator = Evaluator | Callable[..., Judgement]
 
@@ -79,3 +84,20 @@ class EvaluateOptions(TypedDict, total=False):
     progress: Callable[[Progress], object] | None
     on_run: Callable[[RunResult, EvalRun], object] | None
     explain: bool
+
+
+def checked_budget(budget: Budget | None) -> Budget | None:
+    """Returns a budget; raises `ValueError` for limits that are not for experiments."""
+    if budget is None:
+        return None
+    for name in ("max_tool_calls", "meter"):
+        if getattr(budget, name) is not None:
+            raise ValueError(
+                f"the budget of an experiment cannot have {name}, which is for one run; pass it in "
+                "config=RunConfig(budget=…)"
+            )
+    for name in _LIMITS:
+        limit = getattr(budget, name)
+        if limit is not None and limit <= 0:
+            raise ValueError(f"the budget's {name} must be more than 0, got {limit}")
+    return budget

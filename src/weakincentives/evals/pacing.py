@@ -8,9 +8,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import inf
+from math import ceil, inf
 from threading import Lock
 
 from ..adapters.core import Connection, LoopAdapter
@@ -23,7 +24,13 @@ from ..limits import Budget, Meter, Prices, RunUsage, TokenUsage
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 
-__all__ = ["Ledger", "Pace", "PacedAdapter"]
+__all__ = ["OVER_BUDGET", "REFUSALS", "Ledger", "Pace", "PacedAdapter"]
+
+OVER_BUDGET = "experiment_budget"
+"""The code of the error for a request that would exceed the experiment's budget."""
+
+REFUSALS = ContextVar[list[BudgetExceededError]]("refusals")
+"""The requests of a run, and of its nested runs, that the experiment's budget did not allow."""
 
 type Piece = Delta | AnswerRejected | AssistantMessage
 
@@ -33,13 +40,15 @@ _FIRST_PAUSE = 1.0  # seconds after a refusal that names no time; doubled each t
 _OUTPUT_TOKENS = 500  # a guess for the first answer of a run
 _CHARACTERS_PER_TOKEN = 4
 _NOTHING = RunUsage()
+_LEAST = RunUsage(TokenUsage(1, 1), calls=1, cost=0.0)  # no request uses less
 
 
 @dataclass(slots=True)
 class Ledger:
     """The usage of an experiment, with what its open requests will probably use.
 
-    `meter` counts answers, and `judges` the judges' part of them. Threads can share a ledger.
+    `meter` counts answers, and `judges` the judges' part of them. `is_exhausted` is true once not
+    even the smallest request is allowed. Threads can share a ledger.
     """
 
     budget: Budget | None = None
@@ -60,7 +69,7 @@ class Ledger:
     def reserve(self, estimate: RunUsage) -> bool:
         """Reserves the estimate; returns false if open requests must end first.
 
-        Raises `BudgetExceededError` if the budget does not allow the request at all.
+        Raises `BudgetExceededError` if the budget does not allow the request even after they end.
         """
         budget = self.budget
         if budget is None:
@@ -69,12 +78,12 @@ class Ledger:
             if not self.meter.calls and self._reserved.calls:
                 return False  # the first answer shows how much an answer uses
             if limit := _exceeded(budget, self.spent + estimate):
-                self.is_exhausted = True
+                self.is_exhausted |= bool(_exceeded(budget, self.spent + _LEAST))
                 raise BudgetExceededError(
-                    f"the budget of the experiment does not allow another request: {limit}",
+                    f"the budget of the experiment does not allow this request: {limit}",
                     phase="limit",
-                    code="budget",
-                    remedy="raise the budget, and start the experiment again to continue it",
+                    code=OVER_BUDGET,
+                    remedy="start the experiment again to continue it with a new budget",
                 )
             if _exceeded(budget, self.spent + self._reserved + estimate):
                 return False
@@ -87,14 +96,14 @@ class Ledger:
             return
         with self._lock:
             left, ended = self._reserved, estimate
-            self._reserved = RunUsage(
-                TokenUsage(
-                    left.usage.input_tokens - ended.usage.input_tokens,
-                    left.usage.output_tokens - ended.usage.output_tokens,
-                ),
-                left.calls - ended.calls,
-                cost=(left.cost or 0.0) - (ended.cost or 0.0),
+            calls = left.calls - ended.calls
+            tokens = TokenUsage(
+                left.usage.input_tokens - ended.usage.input_tokens,
+                left.usage.output_tokens - ended.usage.output_tokens,
             )
+            cost = (left.cost or 0.0) - (ended.cost or 0.0)
+            # without open requests, what rounding has left of the cost is not reserved
+            self._reserved = RunUsage(tokens, calls, cost=cost) if calls else _NOTHING
 
 
 def _exceeded(budget: Budget, usage: RunUsage) -> str:
@@ -151,17 +160,17 @@ class Pace:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One request until it is answered: how often it failed, and how long it has waited."""
+    """One request until it is answered: how often it failed, and the pauses it was asked for."""
 
     failures: int = 0
-    waited: float = 0.0
+    pauses: float = 0.0  # seconds
 
 
 class PacedAdapter(LoopAdapter):
     """An adapter whose requests keep an experiment's budget and pace.
 
     A request that the provider refuses because there are too many is sent again after the pause,
-    for at most `max_wait` seconds in all.
+    for at most `max_wait` seconds in all. During a longer pause, requests fail without being sent.
     """
 
     def __init__(
@@ -244,7 +253,7 @@ class _PacedConnection(Connection):
         cost = adapter.prices(self._expected, model) if adapter.prices else None
         return RunUsage(self._expected, calls=1, cost=cost)
 
-    def _wait(self, attempt: _Attempt) -> Iterator[float | RunUsage]:
+    def _wait(self) -> Iterator[float | RunUsage]:
         """Yields the seconds to wait, and the estimate once the request may be sent."""
         pace, ledger, estimate = self._adapter.pace, self._adapter.ledger, self._estimate()
         while True:
@@ -252,18 +261,25 @@ class _PacedConnection(Connection):
             if not seconds:
                 try:
                     is_reserved = ledger.reserve(estimate)
-                except BaseException:
+                except BudgetExceededError as error:
                     pace.leave(answered=False)
+                    REFUSALS.get([]).append(error)
                     raise
                 if is_reserved:
                     yield estimate
                     return
                 pace.leave(answered=False)
+            elif seconds > self._adapter.max_wait:
+                raise ThrottleError(
+                    f"the provider has asked for a pause, which ends in {seconds:.0f} seconds",
+                    phase="request",
+                    code="throttled",
+                    provider=self._adapter.name,
+                    remedy=f"continue later, or pass max_wait={ceil(seconds)} to evaluate",
+                )
             elif seconds > _POLL:
                 self._adapter.on_wait(seconds)
-            seconds = min(seconds or _POLL, _POLL)
-            attempt.waited += seconds
-            yield seconds
+            yield min(seconds or _POLL, _POLL)
 
     def _end(self, estimate: RunUsage, answer: Piece | None) -> None:
         """Counts a request that has ended, and its answer."""
@@ -288,10 +304,9 @@ class _PacedConnection(Connection):
         pause = _FIRST_PAUSE * 2 ** (attempt.failures - 1)
         if error.retry_after is not None:
             pause = max(error.retry_after.total_seconds(), 0.0)
-        if attempt.waited + pause > self._adapter.max_wait:
-            return False
         self._adapter.pace.pause(pause)
-        return True
+        attempt.pauses += pause
+        return attempt.pauses <= self._adapter.max_wait
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         *_, answer = self._pieces(lambda: iter((self._inner.ask(request),)))
@@ -305,7 +320,7 @@ class _PacedConnection(Connection):
         attempt = _Attempt()
         while True:
             estimate, piece = _NOTHING, None
-            for step in self._wait(attempt):
+            for step in self._wait():
                 if isinstance(step, RunUsage):
                     estimate = step
                 else:
@@ -321,9 +336,11 @@ class _PacedConnection(Connection):
                 self._end(estimate, piece)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        attempt = _Attempt()
+        adapter, attempt = self._adapter, _Attempt()
         while True:
-            estimate, answer = await self._wait_async(attempt), None
+            estimate, answer = _NOTHING, None
+            if adapter.ledger.budget is not None or adapter.pace.enter():
+                estimate = await self._wait_async()
             try:
                 answer = await self._inner.ask_async(request)
                 return answer
@@ -336,7 +353,7 @@ class _PacedConnection(Connection):
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[Piece]:
         attempt = _Attempt()
         while True:
-            estimate, piece = await self._wait_async(attempt), None
+            estimate, piece = await self._wait_async(), None
             try:
                 async with aclosing(self._inner.ask_stream_async(request)) as stream:
                     async for piece in stream:
@@ -348,11 +365,9 @@ class _PacedConnection(Connection):
             finally:
                 self._end(estimate, piece)
 
-    async def _wait_async(self, attempt: _Attempt) -> RunUsage:
-        if self._adapter.ledger.budget is None and not self._adapter.pace.enter():
-            return _NOTHING
+    async def _wait_async(self) -> RunUsage:
         estimate = _NOTHING
-        for step in self._wait(attempt):
+        for step in self._wait():
             if isinstance(step, RunUsage):
                 estimate = step
             else:

@@ -4,8 +4,9 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from traceback import format_exception
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from .. import serde
 from ..errors import WeakIncentivesError
+from ..evaluation import errors
 from ..evaluation.approval import Approver
 from ..evaluation.config import RunConfig
 from ..evaluation.errors import BudgetExceededError, PromptEvaluationError
@@ -27,10 +29,13 @@ from ..limits import RunUsage
 from ..model_settings import ModelSettings
 from ..prompt.output import parse_output
 from ..prompt.template import AnyPrompt
+from ..record_types import AnyType
 from ..runtime.session import Session
+from ..serde.json_types import AnyValue
 from .cases import Case
 from .durable_target import DurableTarget, EndedRun
-from .pacing import PacedAdapter
+from .keys import names_of_fields
+from .pacing import OVER_BUDGET, REFUSALS, PacedAdapter
 from .results import Outcome
 from .run_logs import (
     RUN_FAILURES,
@@ -44,11 +49,14 @@ from .run_logs import (
 )
 from .scores import EvalCall, EvalRun
 
-__all__ = ["Performed", "Performer", "Task"]
+__all__ = ["Performed", "Performer", "Task", "apart"]
 
 _POLL = 0.2  # seconds between two looks at a run that another process performs
 _GRACE = 0.5  # seconds for a run to end after it was cancelled
 _MAX_ERROR = 4_000  # characters
+_CHANGEABLE = ("message", "params", "expected", "state", "files", "metadata")  # of a case
+_FIXED = frozenset([str, int, float, bool, bytes, type(None)])
+_STORED = ("phase", "code", "provider", "status", "remedy")  # of an error, with its message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +111,11 @@ class Performer:
         """Whether the prompt has a filesystem for a case's files."""
         return Filesystem in prompt.resources.by_kind
 
+    def forget(self, key: str) -> None:
+        """Removes a run, so that it is performed again."""
+        with suppress(OSError):
+            os.unlink(f"{self._folder}{key}.jsonl")  # noqa: PTH108 - of a `str`
+
     @asynccontextmanager
     async def performing(self, task: Task) -> AsyncGenerator[Performed]:
         """Yields a run after it has ended, with its resources still open.
@@ -133,6 +146,8 @@ class Performer:
 
     async def _perform(self, task: Task, file: RunFile) -> Performed:
         session, sink = self._begin(task, file)
+        refused: list[BudgetExceededError] = []
+        REFUSALS.set(refused)
         if task.workers is None:
             ended = await self._execute(task, session, sink)
         else:
@@ -142,10 +157,13 @@ class Performer:
             if ended.session is not None:
                 session.restore(ended.session.snapshot())
         log, error = sink.log, ended.error
+        if refused and (len(refused) > 1 or not isinstance(error, BudgetExceededError)):
+            error = refused[0]  # a tool's nested run was not allowed, and its answer is in the log
+            file.clear()
         usage = usage_of(log)
         if task.workers is not None:
             usage = task.adapter.priced(usage)
-        outcome = _outcome(error, task.adapter)
+        outcome = _outcome(error)
         described = "" if error is None else _describe(error, task.timeout)
         if outcome == "answered" or is_final(error):
             if ended.rows:
@@ -157,6 +175,7 @@ class Performer:
                     "error": described,
                     "usage": serde.dump(usage),
                     "seconds": round(ended.seconds, 6),
+                    **_stored(error),
                 },
             )
         return Performed(
@@ -232,7 +251,7 @@ class Performer:
             declared = task.prompt.structured_output
             is_answered = performed.outcome == "answered"
             output = parse_output(text, declared)[0] if declared and is_answered else None
-            error = None if is_answered else WeakIncentivesError(performed.error)
+            error = None if is_answered else _raised(performed.error, file.ended)
             yield _to_run(
                 log,
                 session,
@@ -278,6 +297,22 @@ def _reused(file: RunFile, end: StoredEnd) -> Performed:
     )
 
 
+def _stored(error: Exception | None) -> Line:
+    """Returns what the end of a run has of its error, besides the description."""
+    if not isinstance(error, PromptEvaluationError):
+        return {}
+    values = {name: getattr(error, name) for name in _STORED}
+    return {"failure": {**values, "message": mask_secrets(error.message)[-_MAX_ERROR:]}}
+
+
+def _raised(described: str, ended: Line) -> Exception:
+    """Returns the error of a stored run, with the type and the code that it had."""
+    kind = vars(errors).get(described.partition(":")[0])
+    if "failure" in ended and isinstance(kind, type) and issubclass(kind, PromptEvaluationError):
+        return kind(**ended["failure"])
+    return WeakIncentivesError(described)
+
+
 async def _within[T](running: asyncio.Task[T], seconds: float | None) -> T:
     """Returns the result of a task, which is abandoned if it cannot be cancelled.
 
@@ -296,11 +331,11 @@ async def _within[T](running: asyncio.Task[T], seconds: float | None) -> T:
     raise TimeoutError
 
 
-def _outcome(error: Exception | None, adapter: PacedAdapter) -> Outcome:
+def _outcome(error: Exception | None) -> Outcome:
     match error:
         case None:
             return "answered"
-        case BudgetExceededError() if adapter.ledger.is_exhausted:
+        case PromptEvaluationError(code=code) if code == OVER_BUDGET:
             return "unrun"
         case PromptEvaluationError(phase="request" | "response", code=code):
             return "failed" if code in RUN_FAILURES else "provider"
@@ -363,6 +398,31 @@ def _to_run(
         seconds=seconds,
         error=error,
     )
+
+
+def apart(case: Case, run: EvalRun[Any]) -> tuple[Case, EvalRun[Any]]:
+    """Returns a case and a run for one evaluator, which cannot change others' cases and outputs."""
+    given: AnyValue = {name: _apart(getattr(case, name)) for name in _CHANGEABLE}
+    output = _apart(run.output)
+    return replace(case, **given), run if output is run.output else replace(run, output=output)
+
+
+def _apart(value: AnyValue) -> AnyValue:
+    """Returns a value without anything that could be changed in the given one."""
+    kind = type(value)
+    if kind in _FIXED or _is_fixed(value):
+        return value
+    return {key: _apart(item) for key, item in value.items()} if kind is dict else deepcopy(value)
+
+
+def _is_fixed(value: AnyValue) -> bool:
+    if isinstance(value, tuple):
+        return all(type(item) in _FIXED or _is_fixed(item) for item in value)
+    kind: AnyType = type(value)
+    params: AnyValue = getattr(kind, "__dataclass_params__", None)
+    if params is None or not params.frozen:
+        return kind in _FIXED
+    return _is_fixed(tuple([getattr(value, name) for name in names_of_fields(kind)]))
 
 
 def _arguments(text: str) -> Mapping[str, Any]:

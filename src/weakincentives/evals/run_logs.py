@@ -25,6 +25,7 @@ from ..evaluation.run_log import RunLog
 from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog, read_rows
 from ..filesystem.undo import FileChange, VersionedFilesystem
 from ..limits import utc_now
+from .pacing import OVER_BUDGET
 
 # missing on Windows, where two experiments must not use one folder at the same time
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Any: as typeshed has no stub
@@ -260,6 +261,10 @@ class RunFile:
         """Takes the rows of a run that was performed elsewhere, without storing them."""
         self.rows[:], self.changes[:] = rows, [{} for _ in rows]
 
+    def clear(self) -> None:
+        """Removes everything, so that the run begins again."""
+        os.ftruncate(self._descriptor, 0)
+
     def end(self, left: Mapping[str, object], ended: Mapping[str, object]) -> None:
         """Stores what the run has left, and how it ended, together with its scores."""
         self._end = f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n"
@@ -305,7 +310,7 @@ def is_final(error: Exception | None) -> bool:
     if not isinstance(error, PromptEvaluationError):
         return False
     return error.code in RUN_FAILURES or (
-        error.phase == "limit" and error.code not in ("budget", "deadline")
+        error.phase == "limit" and error.code not in ("budget", OVER_BUDGET, "deadline")
     )
 
 

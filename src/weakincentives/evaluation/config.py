@@ -97,7 +97,9 @@ def inherited(config: RunConfig | None, prices: Prices | None) -> RunConfig | No
     Budget and deadline bind the parent and all its nested runs together. A forced tool call is for
     the parent's own tools.
     """
-    kept = config.without("budget", "deadline") if config else RunConfig()
+    if config is None:
+        return None if prices is None else RunConfig(prices=prices)
+    kept = config.without("budget", "deadline")
     if (settings := kept.settings) is not None:
         kept = RunConfig(settings=settings.without("tool_choice")).over(kept.without("settings"))
     if prices is not None:

@@ -5,7 +5,7 @@ nested runs, each of them has its own log. `run_log` contains the log of a run i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Annotated, Literal
@@ -51,6 +51,7 @@ __all__ = [
     "usage_of",
 ]
 
+_TOKENS = [item.name for item in fields(TokenUsage)]
 ACCEPT = "<accept>"
 """The name of the pseudo call that checks an answer; no tool can have this name."""
 
@@ -428,18 +429,22 @@ def decide(log: LoggedRun, decisions: Mapping[str, Decision]) -> LoggedRun:
 
 def usage_of(log: LoggedRun) -> RunUsage:
     """Returns the usage of a run, including nested runs."""
-    total, tool_calls = RunUsage(), 0
+    usages, costs, tool_calls = list[TokenUsage](), list[float | None](), 0
     for entry in log.entries:
         match entry:
             case Answered(ProviderFailure(fell_back=True)):
                 pass  # the following answer includes this failure's cost
             case Answered(reply, cost):
-                total += RunUsage(reply.usage, calls=1, cost=cost)
+                usages.append(reply.usage)
+                costs.append(cost)
             case LoggedCall(call=ToolCall(name=name)) if name != ACCEPT:
                 tool_calls += 1
             case _:
                 pass
-    total += RunUsage(tool_calls=tool_calls)
+    known = [cost for cost in costs if cost is not None]
+    cost = sum(known) if known and len(known) == len(costs) else None
+    counts = [[getattr(usage, name) for usage in usages] for name in _TOKENS]  # faster than adding
+    total = RunUsage(TokenUsage(*map(sum, counts)), len(usages), tool_calls, cost)
     for inside in log.inside.values():
         for run in inside.runs:
             total += usage_of(run.log)
