@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from inspect import isfunction, signature
@@ -17,16 +17,17 @@ from typer import Exit
 
 from ..adapters.core import LoopAdapter, ProviderAdapter
 from ..atomic_writes import replacing
-from ..evals.cases import Case, Dataset
+from ..evals.cases import Case, Dataset, metadata_texts
 from ..evals.ci_reports import junit_xml, markdown
 from ..evals.comparisons import CompareOptions, ComparisonError, Comparisons, compare_all
 from ..evals.experiment import evaluate
 from ..evals.experiment_files import experiment_json, load_experiment, save_baseline
 from ..evals.gates import comparison_gate, mean_gate, missing_gate, rate_gate
-from ..evals.options import AnyEvaluator, EvaluateOptions, Target, Variant
+from ..evals.options import AnyEvaluator, EvaluateOptions, Progress, Target, Variant
 from ..evals.page import experiment_page
 from ..evals.reports import comparison_lines, experiment_lines
-from ..evals.results import Experiment, VariantResults
+from ..evals.results import Experiment, RunResult, VariantResults
+from ..evals.scoring import check_evaluators
 from ..model_settings import ModelSettings
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..redaction import Redactor, credentials_in
@@ -135,12 +136,15 @@ def run_cases(
     paths: Sequence[str],
     selected: tuple[Sequence[str] | None, Sequence[str] | None],
     adapter: tuple[str | None, Mapping[str, str | None]],
+    reports: "tuple[Gates, str | None]",
     **options: Unpack[EvaluateOptions],
 ) -> Experiment:
     """Runs the cases with the selected ids and metadata, and shows the progress.
 
     `adapter` is the adapter's name with its options; without any, variants have their own models.
+    `reports` are the gates and the metadata key of the groups, which are checked before the runs.
     """
+    gates, by = reports
     evaluated, prompt = _prompt(target)
     with problems_as_lines(), ExitStack() as stack:
         dataset = Dataset.load(paths, prompt)
@@ -148,6 +152,11 @@ def run_cases(
         if ids or pairs:
             where = {key: value for key, _, value in [pair.partition("=") for pair in pairs or ()]}
             dataset = dataset.select(ids=ids, where=where)
+        known = {"cluster", *(key for case in dataset for key in metadata_texts(case))}
+        if by is not None and by not in known:
+            raise UsageError(f"--by: no case has the key {by!r}; known: {', '.join(sorted(known))}")
+        names = [one.name for one in check_evaluators(options.get("evaluators", ()))]
+        gates.check(names)
         name, arguments = adapter
         server = {key: value for key, value in arguments.items() if key != "model" and value}
         options["variants"] = [
@@ -159,7 +168,7 @@ def run_cases(
         if name or any(arguments.values()):
             options["model"] = _model(load_adapter(name, stack, **arguments))
         try:
-            options["progress"] = stack.enter_context(showing_progress())
+            options["progress"] = gates.checking(stack.enter_context(showing_progress()), names)
             with _interruptible():
                 return evaluate(evaluated, dataset, **options)
         except KeyboardInterrupt:
@@ -223,13 +232,18 @@ class Files:
 
 
 def report(
-    experiment: Experiment, files: Files, old: Experiment | None, margin: float | None
+    experiment: Experiment,
+    files: Files,
+    old: Experiment | None,
+    margin: float | None,
+    by: str | None = None,
 ) -> list[Comparisons]:
     """Prints and writes an experiment; returns its comparisons.
 
-    The variants are compared with `old` or, without it, with the first variant.
+    The variants are compared with `old` or, without it, with the first variant. The scores are
+    also reported by the cases' values of the metadata key `by`.
     """
-    print_lines(experiment_lines(experiment))
+    print_lines(experiment_lines(experiment, by or ""))
     _write(files.json, experiment_json(experiment))
     _write(files.junit, junit_xml(experiment))
     first, *others = experiment.variants.values()
@@ -242,10 +256,10 @@ def report(
         comparisons = compare_all(*pairs, margin=margin)
     except ComparisonError as error:
         if files.baseline is None:
-            _report_comparisons([], experiment, [], files)
+            _report_comparisons([], experiment, [], files, by)
             raise
         print_lines([f"{error}"])
-    _report_comparisons([old] if old else [], experiment, comparisons, files)
+    _report_comparisons([old] if old else [], experiment, comparisons, files, by)
     if files.baseline is not None:
         if not experiment.is_complete:
             raise UsageError(f"{files.baseline} is unchanged, because runs are missing")
@@ -283,9 +297,10 @@ def _report_comparisons(
     experiment: Experiment,
     comparisons: Sequence[Comparisons],
     files: Files,
+    by: str | None = None,
 ) -> None:
     print_lines(line for one in comparisons for line in comparison_lines(one))
-    _write(files.markdown, [markdown(experiment, comparisons)])
+    _write(files.markdown, [markdown(experiment, comparisons, by or "")])
     mask = Redactor(tuple(credentials_in(os.environ)))
     _write(files.html, experiment_page(*old, experiment, comparisons=comparisons, mask=mask))
 
@@ -310,6 +325,30 @@ class Gates:
         if wrong := [limit for _, limit in self._rates if not 0 < limit < 1]:
             raise UsageError(f"--fail-under-rate must be between 0 and 1, got {wrong[0]:g}")
 
+    def check(self, evaluators: Sequence[str]) -> None:
+        """Raises `UsageError` for a limit of a score that no evaluator gives."""
+        for name, _ in (*self._means, *self._rates):
+            is_given = name in evaluators or any(name.startswith(f"{it}.") for it in evaluators)
+            if not (is_given if name else len(evaluators) == 1):
+                raise _unknown(name, evaluators, "no evaluator gives the score")
+
+    def checking(
+        self, show: Callable[[Progress], object], evaluators: Sequence[str]
+    ) -> Callable[[Progress], object]:
+        """Returns a progress function that raises `UsageError` for scores that cannot be judged.
+
+        The scores of an evaluator that returns a mapping are known after the first run.
+        """
+
+        def check(progress: Progress) -> None:
+            show(progress)
+            if (result := progress.result) is not None:
+                for limits, is_rate in ((self._means, False), (self._rates, True)):
+                    for name, _ in limits:
+                        _check_scored(result, name, evaluators, is_rate=is_rate)
+
+        return check
+
     def end(
         self, variants: Sequence[VariantResults], comparisons: Sequence[Comparisons]
     ) -> NoReturn:
@@ -323,6 +362,25 @@ class Gates:
         print_lines(f"gate {gate.result}: {gate.reason}" for gate in found)
         results = {gate.result for gate in found}
         raise Exit(1 if "fails" in results else 2 if "inconclusive" in results else 0)
+
+
+def _check_scored(
+    result: RunResult, name: str, evaluators: Sequence[str], *, is_rate: bool
+) -> None:
+    """Raises `UsageError` if the run has other scores of the limit's evaluator, or a label."""
+    owner = name or evaluators[0]
+    while owner not in evaluators:
+        owner = owner.rpartition(".")[0]
+    own = [it for it in result.scores if it == owner or it.startswith(f"{owner}.")]
+    if not own:
+        return
+    name = own[0] if not name and len(own) == 1 else name
+    if name not in own and name not in result.score_errors:
+        raise _unknown(name, own, f"{owner!r} does not give the score")
+    value = result.scores.get(name)
+    if isinstance(value, str) or (is_rate and not isinstance(value, bool | None)):
+        kinds = "true or false" if is_rate else "a number, or true or false"
+        raise UsageError(f"a limit needs a score that is {kinds}, but {name} is {value!r:.100}")
 
 
 def _limits(texts: Iterable[str] | None) -> list[tuple[str, float]]:
@@ -342,6 +400,11 @@ def _score(variant: VariantResults, name: str) -> str:
     if name in known:
         return name
     if name or len(known) != 1:
-        which = f"no score of {variant.name} is {name!r}" if name else "a limit must name its score"
-        raise UsageError(f"{which}; use {', '.join([f'{one}=…' for one in known])}")
+        raise _unknown(name, known, f"{variant.name} does not have the score")
     return known[0]
+
+
+def _unknown(name: str, known: Sequence[str], problem: str) -> UsageError:
+    problem = f"{problem} {name!r}" if name else "a limit must name its score"
+    use = f"use {', '.join([f'{one}=…' for one in known])}" if known else "there are no scores"
+    return UsageError(f"{problem}; {use}")
