@@ -50,6 +50,7 @@ from weakincentives.evaluation.messages import AssistantMessage, Finish
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.model_settings import ModelSettings
 from weakincentives.prompt import MarkdownSection, PromptTemplate
+from weakincentives.testing import ScriptedAdapter, call
 from weakincentives.visibility import SectionVisibility
 
 
@@ -742,6 +743,20 @@ def test_cached_tokens_are_part_of_the_input() -> None:
     )
     assert result.spent.usage.total_tokens == 30
     assert result.spent.cost == pytest.approx(5 + 0.5 + 40)
+
+
+def test_spent_tool_calls_are_those_of_this_experiment(tmp_path: Path) -> None:
+    def answers(count: int) -> ScriptedAdapter:
+        calls = call(("find", {"key": "a"}), ("find", {"key": "b"}))
+        return ScriptedAdapter([calls, say("x")] * count)
+
+    arguments: Any = {"concurrency": 1, "folder": tmp_path}
+    for asked, count, spent in ((1, 1, 2), (1, 1, 0), (2, 3, 4)):
+        result = evaluate(
+            described("Find."), question_cases(count), model=answers(asked), **arguments
+        )
+        assert result.spent.tool_calls == spent
+        assert result["base"].usage.tool_calls == 2 * count
 
 
 def test_an_unknown_price_is_never_zero() -> None:

@@ -24,7 +24,7 @@ from ..inspection.secrets import mask_secrets
 from ..limits import Budget, Prices, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
 from ..signatures import check_names, is_coroutine_function
-from .cases import Case, Dataset
+from .cases import Case, Dataset, metadata_texts
 from .durable_target import DurableTarget
 from .explanations import Explanations
 from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
@@ -33,6 +33,7 @@ from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
 from .prepared_variants import PreparedVariant
 from .results import (
+    NO_METADATA,
     NO_SCORES,
     NO_TEXTS,
     NO_USAGE,
@@ -253,7 +254,12 @@ class _Evaluation:
                     if arm.binds and dict not in shape:
                         checked.add(shape)
                 digests = "".join(case_digests(case))
-                cases[case.id] = CaseInfo(digest=digests, cluster=case.cluster, source=case.source)
+                cases[case.id] = CaseInfo(
+                    digest=digests,
+                    cluster=case.cluster,
+                    source=case.source,
+                    metadata=metadata_texts(case) or NO_METADATA,
+                )
             except Exception as error:
                 place = f"{case.source}: " if case.source else ""
                 problems.append(f"{place}case {case.id!r}: {error}")
@@ -295,7 +301,7 @@ class _Evaluation:
             for job in jobs:
                 results[job] = result = await self._perform(job)
                 if result.outcome != "unrun":
-                    self._report()
+                    self._report(result)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -489,7 +495,7 @@ class _Evaluation:
 
     # ------------------------------------------------------------------------- the results
 
-    def _report(self, waiting: float = 0.0) -> None:
+    def _report(self, result: RunResult | None = None, waiting: float = 0.0) -> None:
         self._done += not waiting
         if (progress := self._options.get("progress")) is None:
             return
@@ -504,6 +510,7 @@ class _Evaluation:
                 reused=self._reused,
                 failures=self._failures,
                 spent=self._ledger.spent,
+                result=result,
                 seconds_left=left,
                 waiting_until=utc_now() + timedelta(seconds=waiting) if waiting else None,
             )
@@ -513,7 +520,7 @@ class _Evaluation:
         now = monotonic()
         if now >= self._waits_until:  # said once for each pause
             self._waits_until = now + seconds
-            self._report(seconds)
+            self._report(waiting=seconds)
 
     def _experiment(self, results: Sequence[RunResult]) -> Experiment:
         for one in self._evaluators:
