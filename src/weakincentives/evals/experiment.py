@@ -24,7 +24,7 @@ from ..inspection.secrets import mask_secrets
 from ..limits import Budget, Prices, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
 from ..signatures import check_names, is_coroutine_function
-from .cases import Case, Dataset, metadata_texts
+from .cases import Case, Dataset
 from .durable_target import DurableTarget
 from .explanations import Explanations
 from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
@@ -33,7 +33,6 @@ from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task
 from .prepared_variants import PreparedVariant
 from .results import (
-    NO_METADATA,
     NO_SCORES,
     NO_TEXTS,
     NO_USAGE,
@@ -253,13 +252,7 @@ class _Evaluation:
                     self._check(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
-                digests = "".join(case_digests(case))
-                cases[case.id] = CaseInfo(
-                    digest=digests,
-                    cluster=case.cluster,
-                    source=case.source,
-                    metadata=metadata_texts(case) or NO_METADATA,
-                )
+                cases[case.id] = CaseInfo.of(case, "".join(case_digests(case)))
             except Exception as error:
                 place = f"{case.source}: " if case.source else ""
                 problems.append(f"{place}case {case.id!r}: {error}")

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Literal, Self
 
 from ..limits import RunUsage
+from .cases import Case, metadata_texts
 from .scores import MAX_NUMBER, Scale, Value
 
 __all__ = [
-    "NO_METADATA",
     "NO_SCORES",
     "NO_TEXTS",
     "NO_USAGE",
@@ -30,7 +30,7 @@ type Outcome = Literal["answered", "failed", "provider", "unrun"]
 # shared, because they take a third of the memory of a result
 NO_SCORES: Mapping[str, Value] = {}
 NO_TEXTS: Mapping[str, str] = {}
-NO_METADATA: Mapping[str, Sequence[str]] = {}
+_NO_METADATA: Mapping[str, Sequence[str]] = {}
 NO_USAGE = RunUsage()
 
 
@@ -74,7 +74,13 @@ class CaseInfo:
     digest: str
     cluster: str = ""
     source: str = ""
-    metadata: Mapping[str, Sequence[str]] = field(default_factory=lambda: NO_METADATA)
+    metadata: Mapping[str, Sequence[str]] = field(default_factory=lambda: _NO_METADATA)
+
+    @classmethod
+    def of(cls, case: Case, digest: str) -> Self:
+        """Returns what results keep of a case."""
+        metadata = metadata_texts(case) or _NO_METADATA
+        return cls(digest=digest, cluster=case.cluster, source=case.source, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
