@@ -50,7 +50,6 @@ from weakincentives.evaluation.messages import AssistantMessage, Finish
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.model_settings import ModelSettings
 from weakincentives.prompt import MarkdownSection, PromptTemplate
-from weakincentives.testing import ScriptedAdapter, call
 from weakincentives.visibility import SectionVisibility
 
 
@@ -746,14 +745,16 @@ def test_cached_tokens_are_part_of_the_input() -> None:
 
 
 def test_spent_tool_calls_are_those_of_this_experiment(tmp_path: Path) -> None:
-    def answers(count: int) -> ScriptedAdapter:
-        calls = call(("find", {"key": "a"}), ("find", {"key": "b"}))
-        return ScriptedAdapter([calls, say("x")] * count)
+    def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        both = ("find", '{"key": "a"}'), ("find", '{"key": "b"}')
+        return say("x") if turn_of(request) else calls(*both)
 
-    arguments: Any = {"concurrency": 1, "folder": tmp_path}
-    for asked, count, spent in ((1, 1, 2), (1, 1, 0), (2, 3, 4)):
+    for count, spent in ((1, 2), (1, 0), (3, 4)):
         result = evaluate(
-            described("Find."), question_cases(count), model=answers(asked), **arguments
+            described("Find."),
+            question_cases(count),
+            model=FunctionAdapter(answer),
+            folder=tmp_path,
         )
         assert result.spent.tool_calls == spent
         assert result["base"].usage.tool_calls == 2 * count
