@@ -286,7 +286,7 @@ def test_unchanged_prompt_is_not_worse_than_its_baseline(wink: Wink) -> None:
     done = wink(*options, "--variant", "base:temperature=0.5", "--fail-on", "worse")
     assert done.returncode == 2
     assert done.stdout.endswith(
-        "pass --margin with the difference of scores that does not matter\n"
+        "add cases, or pass --margin with the difference that does not matter\n"
     )
 
 

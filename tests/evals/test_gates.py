@@ -126,8 +126,8 @@ def test_gate_of_a_comparison_says_that_a_margin_is_missing() -> None:
     assert (gate.result, gate.reason) == (
         "inconclusive",
         (
-            "b against a: ok is inconclusive, other is inconclusive; pass --margin with the "
-            "difference of scores that does not matter"
+            "b against a: ok is inconclusive, other is inconclusive; add cases, or pass --margin "
+            "with the difference that does not matter"
         ),
     )
     gate = comparison_gate(compare(a, b, margin=0.1))

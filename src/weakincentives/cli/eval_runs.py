@@ -94,7 +94,8 @@ def evaluate_cases(
     experiment = work.run_cases(
         *(target, cases, (case, where)),
         adapter=(adapter, {"model": model, "base_url": base_url, "api": api}),
-        reports=(gates, by),
+        gates=gates,
+        by=by,
         evaluators=work.load_evaluators(evaluators),
         variants=arms,
         repeats=repeats,
@@ -105,8 +106,8 @@ def evaluate_cases(
         explain=verbose,
     )
     written = baseline if write_baseline else None
-    files = work.Files(json_, junit, markdown, html, baseline=written)
-    comparisons = work.report(experiment, files, old, margin, by)
+    files = work.Files(json_, junit, markdown, html, baseline=written, by=by or "")
+    comparisons = work.report(experiment, files, old, margin)
     gates.end(list(experiment.variants.values()), comparisons)
 
 

@@ -22,7 +22,7 @@ from ..evals.ci_reports import junit_xml, markdown
 from ..evals.comparisons import CompareOptions, ComparisonError, Comparisons, compare_all
 from ..evals.experiment import evaluate
 from ..evals.experiment_files import experiment_json, load_experiment, save_baseline
-from ..evals.gates import comparison_gate, mean_gate, missing_gate, rate_gate
+from ..evals.gates import Gate, comparison_gate, mean_gate, missing_gate, rate_gate
 from ..evals.options import AnyEvaluator, EvaluateOptions, Progress, Target, Variant
 from ..evals.page import experiment_page
 from ..evals.reports import comparison_lines, experiment_lines
@@ -136,15 +136,16 @@ def run_cases(
     paths: Sequence[str],
     selected: tuple[Sequence[str] | None, Sequence[str] | None],
     adapter: tuple[str | None, Mapping[str, str | None]],
-    reports: "tuple[Gates, str | None]",
+    *,
+    gates: "Gates",
+    by: str | None,
     **options: Unpack[EvaluateOptions],
 ) -> Experiment:
     """Runs the cases with the selected ids and metadata, and shows the progress.
 
     `adapter` is the adapter's name with its options; without any, variants have their own models.
-    `reports` are the gates and the metadata key of the groups, which are checked before the runs.
+    The scores of the gates and the metadata key `by` are checked before the runs.
     """
-    gates, by = reports
     evaluated, prompt = _prompt(target)
     with problems_as_lines(), ExitStack() as stack:
         dataset = Dataset.load(paths, prompt)
@@ -222,28 +223,24 @@ def read_baseline(path: Path | None, *, is_written: bool = False) -> Experiment 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files to write for an experiment."""
+    """The files to write for an experiment, whose scores are also reported by a metadata key."""
 
     json: Path | None = None
     junit: Path | None = None
     markdown: Path | None = None
     html: Path | None = None
     baseline: Path | None = None
+    by: str = ""
 
 
 def report(
-    experiment: Experiment,
-    files: Files,
-    old: Experiment | None,
-    margin: float | None,
-    by: str | None = None,
+    experiment: Experiment, files: Files, old: Experiment | None, margin: float | None
 ) -> list[Comparisons]:
     """Prints and writes an experiment; returns its comparisons.
 
-    The variants are compared with `old` or, without it, with the first variant. The scores are
-    also reported by the cases' values of the metadata key `by`.
+    The variants are compared with `old` or, without it, with the first variant.
     """
-    print_lines(experiment_lines(experiment, by or ""))
+    print_lines(experiment_lines(experiment, files.by))
     _write(files.json, experiment_json(experiment))
     _write(files.junit, junit_xml(experiment))
     first, *others = experiment.variants.values()
@@ -256,10 +253,10 @@ def report(
         comparisons = compare_all(*pairs, margin=margin)
     except ComparisonError as error:
         if files.baseline is None:
-            _report_comparisons([], experiment, [], files, by)
+            _report_comparisons([], experiment, [], files)
             raise
         print_lines([f"{error}"])
-    _report_comparisons([old] if old else [], experiment, comparisons, files, by)
+    _report_comparisons([old] if old else [], experiment, comparisons, files)
     if files.baseline is not None:
         if not experiment.is_complete:
             raise UsageError(f"{files.baseline} is unchanged, because runs are missing")
@@ -297,10 +294,9 @@ def _report_comparisons(
     experiment: Experiment,
     comparisons: Sequence[Comparisons],
     files: Files,
-    by: str | None = None,
 ) -> None:
     print_lines(line for one in comparisons for line in comparison_lines(one))
-    _write(files.markdown, [markdown(experiment, comparisons, by or "")])
+    _write(files.markdown, [markdown(experiment, comparisons, files.by)])
     mask = Redactor(tuple(credentials_in(os.environ)))
     _write(files.html, experiment_page(*old, experiment, comparisons=comparisons, mask=mask))
 
@@ -314,6 +310,9 @@ def _write(path: Path | None, parts: Iterable[str]) -> None:
 # --- Gates
 
 
+type _Gate = Callable[[VariantResults, str, float], Gate]
+
+
 class Gates:
     """The gates that the command line asks for."""
 
@@ -321,13 +320,16 @@ class Gates:
         self, fail_on: str | None, means: Iterable[str] | None, rates: Iterable[str] | None
     ) -> None:
         self._compares = fail_on is not None
-        self._means, self._rates = _limits(means), _limits(rates)
-        if wrong := [limit for _, limit in self._rates if not 0 < limit < 1]:
+        self._limits = [*_limits(means, mean_gate), *_limits(rates, rate_gate)]
+        wrong = [
+            limit for gate, _, limit in self._limits if gate is rate_gate and not 0 < limit < 1
+        ]
+        if wrong:
             raise UsageError(f"--fail-under-rate must be between 0 and 1, got {wrong[0]:g}")
 
     def check(self, evaluators: Sequence[str]) -> None:
         """Raises `UsageError` for a limit of a score that no evaluator gives."""
-        for name, _ in (*self._means, *self._rates):
+        for _, name, _ in self._limits:
             is_given = name in evaluators or any(name.startswith(f"{it}.") for it in evaluators)
             if not (is_given if name else len(evaluators) == 1):
                 raise _unknown(name, evaluators, "no evaluator gives the score")
@@ -343,9 +345,8 @@ class Gates:
         def check(progress: Progress) -> None:
             show(progress)
             if (result := progress.result) is not None:
-                for limits, is_rate in ((self._means, False), (self._rates, True)):
-                    for name, _ in limits:
-                        _check_scored(result, name, evaluators, is_rate=is_rate)
+                for gate, name, _ in self._limits:
+                    _check_scored(result, name, evaluators, is_rate=gate is rate_gate)
 
         return check
 
@@ -355,9 +356,8 @@ class Gates:
         """Prints the gates, and ends the program with their exit code."""
         found = [gate for one in variants if (gate := missing_gate(one)) is not None]
         with problems_as_lines():
-            for check, limits in ((mean_gate, self._means), (rate_gate, self._rates)):
-                for name, limit in limits:
-                    found += [check(one, _score(one, name), limit) for one in variants]
+            for check, name, limit in self._limits:
+                found += [check(one, _score(one, name), limit) for one in variants]
         found += [comparison_gate(one) for one in comparisons if self._compares]
         print_lines(f"gate {gate.result}: {gate.reason}" for gate in found)
         results = {gate.result for gate in found}
@@ -383,13 +383,13 @@ def _check_scored(
         raise UsageError(f"a limit needs a score that is {kinds}, but {name} is {value!r:.100}")
 
 
-def _limits(texts: Iterable[str] | None) -> list[tuple[str, float]]:
+def _limits(texts: Iterable[str] | None, gate: _Gate) -> list[tuple[_Gate, str, float]]:
     """Reads `NAME=NUMBER`, or just the number, if there is one score."""
-    limits: list[tuple[str, float]] = []
+    limits: list[tuple[_Gate, str, float]] = []
     for text in texts or ():
         name, _, number = text.rpartition("=")
         try:
-            limits.append((name, float(number)))
+            limits.append((gate, name, float(number)))
         except ValueError:
             raise UsageError(f"a limit must be a number or name=number, got {text!r}") from None
     return limits

@@ -102,7 +102,7 @@ def compare_scores(
         raise ValueError(f"variants must have the same cases, got {sorted(a.keys() ^ b.keys())}")
     if empty := [case for case in a if not a[case] or not b[case]]:
         raise ValueError(f"cases must have scores, got none for {sorted(empty)}")
-    if margin is not None and margin <= 0:
+    if margin is not None and not margin > 0:
         raise ValueError(f"margin must be more than 0, got {margin!r}")
     is_single = all(len(scores) == 1 for scores in (*a.values(), *b.values()))
     first, second = _known(a), _known(b)

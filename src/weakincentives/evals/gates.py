@@ -118,7 +118,7 @@ def comparison_gate(comparisons: Comparisons) -> Gate:
     elif "inconclusive" in verdicts:
         result = "inconclusive"
         if any(results[it].verdict == result and one.margin is None for it, one in tested.items()):
-            reason = f"{reason}; pass --margin with the difference of scores that does not matter"
+            reason += "; add cases, or pass --margin with the difference that does not matter"
     return Gate(result, f"{comparisons.b.name} against {comparisons.a.name}: {reason}")
 
 

@@ -104,13 +104,12 @@ def mean_text(summary: ScoreSummary) -> str:
         text = f"mean {summary.mean:.4g} over {summary.scored:,} scored"
     if not summary.errors or summary.if_errors is None:
         return text
-    low, high = summary.if_errors
-    one = summary.errors == 1
-    errors = "the error" if one else f"the {summary.errors:,} errors"
+    (low, high), one = summary.if_errors, summary.errors == 1
+    ends, were = f"{low:.4g} to {high:.4g}", "had the lowest or the highest score"
     if summary.is_rate:
+        ends = f"{_percent(low)}-{_percent(high)} %"
         were = "was wrong or right" if one else "were all wrong or right"
-        return f"{text} ({_percent(low)}-{_percent(high)} % if {errors} {were})"
-    return f"{text} ({low:.4g} to {high:.4g} if {errors} had the lowest or the highest score)"
+    return f"{text} ({ends} if {'the error' if one else f'the {summary.errors:,} errors'} {were})"
 
 
 def _percent(rate: float) -> str:
