@@ -434,6 +434,11 @@ def test_t_distribution_agrees_with_scipy(df: float, share: float, t: float) -> 
     assert t_test(t, df) == pytest.approx(2 * stats.t.sf(t, df), abs=1e-10)
 
 
+def test_p_value_of_a_large_difference_between_many_cases_is_not_0() -> None:
+    assert 0 < t_test(12, 400) < t_test(10, 400) < 1e-15
+    assert t_test(36, 5_000) > 0
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=4, max_size=60))
 def test_kappa_agrees_with_statsmodels(pairs: list[tuple[str, str]]) -> None:
     rater = pytest.importorskip("statsmodels.stats.inter_rater")
