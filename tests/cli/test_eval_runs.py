@@ -87,6 +87,10 @@ def several(case, run):
     return {"right": True, "short": len(run.text) < 3}
 
 
+def tone(case, run):
+    return "formal"
+
+
 checks = [correct, length]
 
 
@@ -223,7 +227,67 @@ def test_limit_for_several_scores_must_name_one(wink: Wink) -> None:
     assert done.returncode == 2
     assert done.stderr.endswith("wink: a limit must name its score; use correct=…, length=…\n")
     assert wink(*EVAL, *options, "correct=0.5").returncode == 0
-    assert "no score of base is 'correkt'" in wink(*EVAL, *options, "correkt=0.5").stderr
+    assert not [*wink.folder.glob("other/runs/*")]
+    done = wink(*EVAL, *options, "correkt=0.5", "--folder", "other")
+    assert done.stderr == (
+        "wink: no evaluator gives the score 'correkt'; use correct=…, length=…\n"
+    )
+    assert not [*wink.folder.glob("other/runs/*")]
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "limit", "message"),
+    [
+        ("several", "several.rigth=0.5", "'several' does not give the score 'several.rigth'; use"),
+        ("several", "0.5", "a limit must name its score; use several.right=…, several.short=…"),
+        ("tone", "0.5", "needs a score that is a number, or true or false, but tone is 'formal'"),
+    ],
+)
+def test_limit_that_cannot_be_judged_ends_the_experiment_after_the_first_run(
+    wink: Wink, evaluator: str, limit: str, message: str
+) -> None:
+    options = ("--evaluators", f"faq:{evaluator}", "--fail-under", limit, "--concurrency", "1")
+    done = wink(*EVAL, *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len([*wink.folder.glob("evals/runs/*.jsonl")]) == 1
+    assert wink(*EVAL, *options[:2], "--fail-under", "several.right=0.5").returncode in (0, 2)
+
+
+def test_rate_of_numbers_ends_the_experiment_after_the_first_run(wink: Wink) -> None:
+    options = ("--evaluators", "faq:length", "--fail-under-rate", "0.5", "--concurrency", "1")
+    done = wink(*EVAL, *options)
+    assert "a limit needs a score that is true or false, but length is 7.0" in done.stderr
+    assert len([*wink.folder.glob("evals/runs/*.jsonl")]) == 1
+
+
+def test_scores_are_reported_by_metadata(wink: Wink) -> None:
+    done = wink(*SCORED, "--by", "kind", "--markdown", "out.md", "--json", "out.json")
+    assert "    kind hard, 1 case: 100.0 % of 1 scored" in done.stdout
+    assert "    without kind, 1 case: 100.0 % of 1 scored" in done.stdout
+    assert "correct, kind hard, 1 case" in (wink.folder / "out.md").read_text()
+    groups = load_experiment(wink.folder / "out.json")["base"].groups("kind")
+    assert groups["hard"].summary("correct").cases == 1
+    done = wink(*SCORED, "--by", "knd", "--folder", "other")
+    assert done.stderr == "wink: --by: no case has the key 'knd'; known: cluster, kind\n"
+    assert not [*wink.folder.glob("other/runs/*")]
+
+
+def test_unchanged_prompt_is_not_worse_than_its_baseline(wink: Wink) -> None:
+    options = (*SCORED, "--baseline", "baseline.json")
+    assert wink(*options, "--write-baseline").returncode == 0
+    done = wink(*options, "--fail-on", "worse", "--folder", "other")
+    assert done.returncode == 0
+    said = "their prompts, models and settings do not differ"
+    assert f"nothing was changed: {said}" in done.stdout
+    assert done.stdout.endswith(
+        f"gate holds: base against base: correct is inconclusive, but {said}\n"
+    )
+    done = wink(*options, "--variant", "base:temperature=0.5", "--fail-on", "worse")
+    assert done.returncode == 2
+    assert done.stdout.endswith(
+        "add cases, or pass --margin with the difference that does not matter\n"
+    )
 
 
 def test_failing_provider_ends_with_2_and_its_key_is_in_no_file(wink: Wink) -> None:

@@ -3,11 +3,11 @@
 import random
 import warnings
 from collections.abc import Mapping, Sequence
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weakincentives.evals.comparison import (
@@ -82,6 +82,51 @@ def test_without_a_standard_error_the_verdict_is_inconclusive(
     assert (result.verdict, result.reason, result.p) == ("inconclusive", reason, None)
 
 
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("letters", ["", "ABCDEF", "AABBCCDDEEFF", "AAABCDEF"])
+def test_total_breakage_is_worse_by_the_exact_sign_test(repeats: int, letters: str) -> None:
+    count = len(letters) or 6
+    right, wrong = (cases(f"{digit * repeats} " * count) for digit in "10")
+    result = compare_scores(right, wrong, clusters=clusters(letters))
+    assert (result.difference, result.p) == (-1, 2 / 2**6)
+    assert (result.verdict, result.reason) == ("worse", "")
+    is_clustered = len({*letters}) < len(letters)
+    unit = "clusters" if is_clustered else "cases"
+    is_one_rate = repeats == 1 and not is_clustered
+    assert result.test == ("exact McNemar" if is_one_rate else f"exact sign test over {unit}")
+
+
+@pytest.mark.parametrize("letters", ["ABCDE", "AABBCCDDEE", "AAAABBBBCDE"])
+def test_five_equal_differences_are_not_enough(letters: str) -> None:
+    right, wrong = (cases(f"{digit * 2} " * len(letters)) for digit in "10")
+    result = compare_scores(right, wrong, clusters=clusters(letters))
+    assert (result.verdict, result.p) == ("inconclusive", None)
+    assert result.reason.startswith("no standard error: no variation between c")
+
+
+def test_equal_small_differences_are_equivalent_within_the_margin() -> None:
+    assert differences([0.01] * 10, margin=0.02).verdict == "equivalent"
+    assert differences([0.01] * 10).verdict == "better"
+    assert differences([0.01] * 10, margin=0.005).verdict == "better"
+    assert differences([0.01] * 5, margin=0.02).verdict == "inconclusive"
+
+
+def test_rounding_errors_are_not_changes() -> None:
+    """0.1 + 0.2 is not 0.3, and the mean of three scores is rounded."""
+    noisy = {str(index): [0.1 + 0.2, 1e-17, 0.7 + 0.1] for index in range(8)}
+    exact = {str(index): [0.3, 0.0, 0.8] for index in range(8)}
+    result = compare_scores(exact, noisy, margin=0.05)
+    assert (result.difference, result.up, result.down) == (0, (), ())
+    assert result.reason == "no standard error: no variation between cases"
+    assert result.more_cases is None
+    shifted = {str(index): [0.1 * index + 0.3] for index in range(8)}
+    result = compare_scores({str(index): [0.1 * index] for index in range(8)}, shifted)
+    assert (result.test, result.standard_error) == ("exact sign test over cases", None)
+    dollars = {str(index): [1e-6 * (index + 1)] for index in range(8)}
+    cheaper = {str(index): [0.5e-6 * (index + 1)] for index in range(8)}
+    assert len(compare_scores(dollars, cheaper, bounds=None).down) == 8
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(20, "inconclusive"), (60, "equivalent")])
 def test_many_ties_are_equivalent_and_few_are_not(count: int, verdict: str) -> None:
     right = {str(index): [1.0] for index in range(count)}
@@ -139,6 +184,11 @@ def test_equal_clusters_use_the_sums_of_their_cases() -> None:
 def test_one_cluster_is_inconclusive_and_clusters_of_one_case_change_nothing() -> None:
     values = [0.1, 0.2, 0.15, 0.3]
     assert differences(values, clusters=clusters("AAAA")).reason == "no standard error: 1 cluster"
+    right, wrong = cases("1 1 1 1 1 1 1 0"), cases("0 0 0 0 0 0 1 1")
+    for letters in ("ABCDEFGH", "A", "AB"):
+        result = compare_scores(right, wrong, clusters=clusters(letters))
+        assert result == compare_scores(right, wrong)
+        assert result.test == "exact McNemar"
     result = differences(values, clusters=clusters("ABCD"))
     assert result == differences(values)
     assert (result.standard_error, result.verdict) == (about(0.042696), "better")
@@ -359,6 +409,8 @@ def test_invalid_comparisons_are_errors() -> None:
         compare_scores({"0": []}, {"0": [1]})
     with pytest.raises(ValueError, match="margin must be more than 0, got 0"):
         compare_scores({}, {}, margin=0)
+    with pytest.raises(ValueError, match="margin must be more than 0, got nan"):
+        compare_scores({}, {}, margin=nan)
     with pytest.raises(ValueError, match="at least one pair"):
         kappa([])
 
@@ -375,10 +427,16 @@ def test_beta_distribution_agrees_with_scipy(a: float, b: float, x: float) -> No
 
 
 @given(st.floats(1, 5_000), st.floats(0.55, 0.9999), st.floats(0, 40))
+@example(45.0, 0.75, 1.192092896e-07)
 def test_t_distribution_agrees_with_scipy(df: float, share: float, t: float) -> None:
     stats = pytest.importorskip("scipy.stats")
     assert t_quantile(share, df) == pytest.approx(stats.t.ppf(share, df), rel=1e-7)
-    assert t_test(t, df) == pytest.approx(2 * stats.t.sf(t, df), abs=2e-9)
+    assert t_test(t, df) == pytest.approx(2 * stats.t.sf(t, df), abs=1e-10)
+
+
+def test_p_value_of_a_large_difference_between_many_cases_is_not_0() -> None:
+    assert 0 < t_test(12, 400) < t_test(10, 400) < 1e-15
+    assert t_test(36, 5_000) > 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=4, max_size=60))

@@ -141,6 +141,23 @@ def test_family_is_all_scores_of_all_variants() -> None:
     assert result.reason == "p = 0.062 after the correction for 8 comparisons"
 
 
+def test_errors_are_judged_by_the_corrected_p_value_too() -> None:
+    """Alone, the score is better whatever its errors hide; among three, only without errors."""
+    worse, better = "0 " * 9 + "1 " * 10, "1 " * 19
+    b = {"ok": "1 " * 18 + "E"}
+    alone = compare(variant("a", {"ok": worse}), variant("b", b)).scores["ok"].result
+    more = dict.fromkeys(("two", "three", "four"), "1 0 " * 9 + "1")
+    a, b = {"ok": worse, **more}, {**b, **more}
+    several = compare(variant("a", a), variant("b", b)).scores["ok"]
+    assert (several.corrected_p or 1) < 0.05
+    full = compare(variant("a", a), variant("b", {"ok": better, **more})).scores["ok"].result
+    for result, verdict in ((alone, "better"), (full, "better"), (several.result, "inconclusive")):
+        assert result is not None
+        assert result.verdict == verdict
+    assert several.result is not None
+    assert several.result.reason == "1 case has errors, which could change the verdict"
+
+
 def test_inconclusive_verdict_has_the_corrected_p_value_as_its_reason() -> None:
     base: dict[str, Any] = dict.fromkeys(("one", "two"), "0 0 0 0 0 0 0 0")
     scores = {"one": "1 1 1 0 0 0 0 0", "two": "1 1 1 1 0 0 0 0"}
@@ -276,6 +293,16 @@ def test_looks_while_runs_are_missing_require_bounds_and_independent_cases() -> 
         assert result is not None
         assert (result.verdict, result.interval) == ("inconclusive", None)
         assert result.reason.endswith("require a score with bounds, and no clusters")
+
+
+def test_looks_are_possible_if_each_cluster_has_one_case() -> None:
+    a, b = (
+        variant(name, {"ok": f"{word} " * 60}, clusters=[f"k{index}" for index in range(60)])
+        for name, word in {"a": "0", "b": "1"}.items()
+    )
+    result = compare(a, b, anytime=True).scores["ok"].result
+    assert result is not None
+    assert (result.verdict, result.test) == ("better", "confidence sequence")
 
 
 def test_error_may_be_any_difference_in_looks_while_runs_are_missing() -> None:

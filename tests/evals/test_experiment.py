@@ -899,6 +899,22 @@ def test_cached_tokens_are_part_of_the_input() -> None:
     assert result.spent.cost == pytest.approx(5 + 0.5 + 40)
 
 
+def test_spent_tool_calls_are_those_of_this_experiment(tmp_path: Path) -> None:
+    def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        both = ("find", '{"key": "a"}'), ("find", '{"key": "b"}')
+        return say("x") if turn_of(request) else calls(*both)
+
+    for count, spent in ((1, 2), (1, 0), (3, 4)):
+        result = evaluate(
+            described("Find."),
+            question_cases(count),
+            model=FunctionAdapter(answer),
+            folder=tmp_path,
+        )
+        assert result.spent.tool_calls == spent
+        assert result["base"].usage.tool_calls == 2 * count
+
+
 def test_an_unknown_price_is_never_zero() -> None:
     result = evaluate(
         questions(), question_cases(2), model=FunctionAdapter(echo, model="x"), prices=price

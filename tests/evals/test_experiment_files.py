@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.eval_results import experiment, variant
 from weakincentives.evals.experiment_files import experiment_json, load_experiment, save_baseline
 from weakincentives.evals.results import CaseInfo, RunResult
-from weakincentives.evals.scores import Scale
+from weakincentives.evals.scores import Scale, Value
 from weakincentives.limits import RunUsage, TokenUsage
 
 SAVED = experiment(
@@ -53,7 +53,7 @@ RESULTS = st.builds(
     outcome=st.just("answered"),
     error=TEXTS,
     scores=st.dictionaries(
-        TEXTS, st.booleans() | st.none() | TEXTS | st.floats(allow_nan=False, allow_infinity=False)
+        TEXTS, st.booleans() | st.none() | TEXTS | st.floats(-(2.0**53), 2.0**53)
     ),
     reasons=st.dictionaries(TEXTS, TEXTS),
     usage=st.builds(RunUsage, st.builds(TokenUsage, st.integers(0, 9)), cost=st.floats(0, 9)),
@@ -96,6 +96,19 @@ def test_means_are_not_a_baseline(tmp_path: Path) -> None:
         one["results"] = []
     path.write_text(json.dumps(value), encoding="utf-8")
     with pytest.raises(ValueError, match="variant 'a' must have results of its cases"):
+        load_experiment(path)
+
+
+@pytest.mark.parametrize("number", ["1e999", "1e308", "-9007199254740994"])
+def test_number_that_is_too_large_is_not_loaded(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "large.json"
+    numbers: list[list[Value]] = [[7.5]]
+    save_baseline(experiment(variant("a", {"s": numbers})), path)
+    path.write_text(path.read_text(encoding="utf-8").replace('{"s": 7.5}', f'{{"s": {number}}}'))
+    with pytest.raises(
+        ValueError,
+        match=r"scores.*a finite number|the score 's' of 'c0' must be a finite number from -9007",
+    ):
         load_experiment(path)
 
 

@@ -1,6 +1,7 @@
 """Gates: what errors and few cases leave open is inconclusive."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from weakincentives.evals.gates import (
     rate_gate,
     rate_interval,
 )
+from weakincentives.evals.reports import comparison_lines
 from weakincentives.evals.results import VariantResults
 from weakincentives.evals.scores import Scale, Value
 
@@ -111,6 +113,40 @@ def test_gate_of_a_comparison_fails_for_worse_and_holds_for_better_or_equivalent
     a, b = (variant(name, {"ok": "1 " * 60}, scales=scales) for name in "ab")
     gate = comparison_gate(compare(a, b))
     assert (gate.result, gate.reason) == ("holds", "b against a: ok is equivalent")
+
+
+def with_keys(one: VariantResults, key: str) -> VariantResults:
+    results = [replace(it, key=f"{key}{it.case}{it.repeat}") for it in one.results]
+    return replace(one, results=results)
+
+
+def test_gate_of_a_comparison_says_that_a_margin_is_missing() -> None:
+    a, b = (variant(name, {"ok": "1 0 1", "other": "1 1 1"}) for name in "ab")
+    gate = comparison_gate(compare(with_keys(a, "a"), with_keys(b, "b")))
+    assert (gate.result, gate.reason) == (
+        "inconclusive",
+        (
+            "b against a: ok is inconclusive, other is inconclusive; add cases, or pass --margin "
+            "with the difference that does not matter"
+        ),
+    )
+    gate = comparison_gate(compare(a, b, margin=0.1))
+    assert gate.reason == "b against a: ok is inconclusive, other is inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("word", "result"),
+    [("1", "holds"), ("0", "fails"), ("E", "inconclusive"), ("U", "inconclusive")],
+)
+def test_gate_holds_if_nothing_differs_unless_the_score_is_worse(word: str, result: str) -> None:
+    a, b = variant("a", {"ok": "1 " * 8}), variant("b", {"ok": "1 " + f"{word} " * 7})
+    compared = compare(with_keys(a, "same"), with_keys(b, "same"))
+    gate = comparison_gate(compared)
+    assert gate.result == result
+    said = "their prompts, models and settings do not differ"
+    assert (said in gate.reason) is (result == "holds")
+    assert f"nothing was changed: {said}" in [*comparison_lines(compared)]
+    assert not compare(a, b).is_same  # saved without keys
 
 
 def test_missing_runs_and_scores_are_inconclusive_without_any_limit() -> None:

@@ -119,6 +119,39 @@ def test_difference_and_its_interval_have_the_same_number_of_decimals() -> None:
     assert "  +0.146, 95 % interval -0.095 to +0.386, p = " in text
 
 
+def test_numbers_have_their_spread() -> None:
+    numbers: list[list[Value]] = [[1.0, 2.0], [4.0, 4.0], [6.5, "E"]]
+    text = lines(experiment(variant("base", {"s": numbers}), repeats=2))
+    spread = "mean 4 over 5 scored, from 1 to 6.5, standard deviation 2.5, 5 of 6 scored"
+    assert f"  s: {spread}" in text
+    one: list[list[Value]] = [[1.0, 2.0]]
+    text = lines(experiment(variant("base", {"s": one})))
+    assert text.endswith("  s: mean 1.5 over 2 scored, from 1 to 2")
+
+
+def test_scores_are_reported_by_the_values_of_metadata() -> None:
+    one = variant("base", {"ok": "11 10 0E"}, clusters=["x", "x", "y"])
+    levels: list[list[str]] = [["hard"], ["easy", "short"], []]
+    infos = zip(one.cases, one.cases.values(), levels, strict=True)
+    cases = {
+        case: replace(info, metadata={"level": level} if level else {})
+        for case, info, level in infos
+    }
+    saved = experiment(replace(one, cases=cases), repeats=2)
+    text = [*experiment_lines(saved, "level")][2:7]
+    assert [line.partition(", 95 %")[0] for line in text] == [
+        "  ok: 50.0 % of 5 scored (50.0-66.7 % if the error was wrong or right)",
+        "    without level, 1 case: 0.0 % of 1 scored (0.0-50.0 % if the error was wrong or right)",
+        "    level easy, 1 case: 50.0 % of 2 scored",
+        "    level hard, 1 case: 100.0 % of 2 scored",
+        "    level short, 1 case: 50.0 % of 2 scored",
+    ]
+    assert "` ok, level hard, 1 case `" in markdown(saved, by="level")
+    assert [*saved["base"].groups("cluster")] == ["x", "y"]
+    with pytest.raises(ValueError, match="no case has the key 'lvl'; known: cluster, level"):
+        saved["base"].groups("lvl")
+
+
 def test_comparison_has_the_verdict_the_pairs_and_the_changed_cases() -> None:
     a = variant("a", {"ok": "1 1 0 1 0 1 1 0 1 0"})
     b = variant("b", {"ok": "1 1 1 1 E 1 1 E 1 1"})
@@ -327,6 +360,11 @@ def test_markdown_without_a_comparison_lists_the_problems() -> None:
         ["c2", "ok: no verdict"],
         ["c3", "failed: the tool broke"],
     ]
+
+
+def test_markdown_numbers_the_repeats_of_a_case() -> None:
+    rows = table_rows(markdown(experiment(variant("base", {"ok": "10 00"}), repeats=2)))
+    assert [row[1] for row in rows[3:]] == ["c0 #2", "c1 #1", "c1 #2"]
 
 
 def test_unscored_runs_have_no_problem_in_any_report() -> None:

@@ -192,6 +192,29 @@ def test_value_that_is_not_finite_is_an_error_of_this_score_only(value: float) -
     assert "NaN" not in json.dumps([scores.values, scores.errors])
 
 
+@pytest.mark.parametrize("value", [1e308, -1e16, 2**53 + 1, 10**400])
+def test_number_without_an_exact_mean_is_a_score_error(value: float) -> None:
+    scores = scored(returning(value, "bad"), returning(2**53, "good"), returning(-(2.0**53), "low"))
+    assert scores.values == {"good": 2**53, "low": -(2.0**53)}
+    assert "from -9007199254740992 to 9007199254740992, got" in scores.errors["bad"]
+    assert len(scores.errors["bad"]) < 200
+
+
+def test_mean_of_the_largest_numbers_is_strict_json() -> None:
+    summary = summary_of(*[scored(returning(sign * 2**53)) for sign in (1, -1, 1, -1)])
+    assert (summary.mean, summary.least, summary.most) == (0, -(2**53), 2**53)
+    json.dumps([summary.mean, summary.deviation, summary.if_errors], allow_nan=False)
+
+
+@pytest.mark.parametrize("bounds", [(0, math.inf), (math.nan, 1)])
+def test_scale_has_finite_bounds_and_a_positive_margin(bounds: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="bounds must be two finite numbers or None, got"):
+        Scale(bounds=bounds)
+    for margin in (0, -1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="margin must be more than 0, got"):
+            Scale(margin=margin)
+
+
 def test_score_of_another_kind_is_rejected_and_names_both_cases() -> None:
     kinds = Kinds()
     assert scored(returning(result=True), case=Case(id="first"), kinds=kinds).values == {"it": True}

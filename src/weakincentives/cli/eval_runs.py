@@ -28,6 +28,7 @@ _Timeout = Annotated[float | None, Option(help="The most seconds for a run.")]
 _Folder = Annotated[Path, Option(help="Keeps the runs' logs, so that the same command continues.")]
 _Case = Annotated[_Texts, Option(help="Run this case only. Repeatable.")]
 _Where = Annotated[_Texts, Option(help="Run cases with this metadata: key=value. Repeatable.")]
+_By = Annotated[str | None, Option(help="Also report the scores by this metadata key.")]
 _Baseline = Annotated[Path | None, Option(help="Compare with the experiment in this file.")]
 _WriteBaseline = Annotated[bool, Option("--write-baseline", help="Replace the file of --baseline.")]
 _Margin = Annotated[float | None, Option(help="A difference of scores that does not matter.")]
@@ -66,6 +67,7 @@ def evaluate_cases(
     folder: _Folder = Path("evals"),
     case: _Case = None,
     where: _Where = None,
+    by: _By = None,
     baseline: _Baseline = None,
     write_baseline: _WriteBaseline = False,
     margin: _Margin = None,
@@ -93,6 +95,8 @@ def evaluate_cases(
     experiment = work.run_cases(
         *(target, cases, (case, where)),
         adapter=(adapter, {"model": model, "base_url": base_url, "api": api}),
+        gates=gates,
+        by=by,
         evaluators=work.load_evaluators(evaluators),
         variants=arms,
         repeats=repeats,
@@ -103,8 +107,9 @@ def evaluate_cases(
         explain=verbose,
     )
     written = baseline if write_baseline else None
-    files = work.Files(json_, junit, markdown, html, baseline=written)
-    gates.end(list(experiment.variants.values()), work.report(experiment, files, old, margin))
+    files = work.Files(json_, junit, markdown, html, baseline=written, by=by or "")
+    comparisons = work.report(experiment, files, old, margin)
+    gates.end(list(experiment.variants.values()), comparisons)
 
 
 def compare(

@@ -5,7 +5,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from inspect import isfunction, signature
@@ -17,16 +17,17 @@ from typer import Exit
 
 from ..adapters.core import LoopAdapter, ProviderAdapter
 from ..atomic_writes import replacing
-from ..evals.cases import Case, Dataset
+from ..evals.cases import Case, Dataset, metadata_texts
 from ..evals.ci_reports import junit_xml, markdown
 from ..evals.comparisons import CompareOptions, ComparisonError, Comparisons, compare_all
 from ..evals.experiment import evaluate
 from ..evals.experiment_files import experiment_json, load_experiment, save_baseline
-from ..evals.gates import comparison_gate, mean_gate, missing_gate, rate_gate
-from ..evals.options import AnyEvaluator, EvaluateOptions, Target, Variant
+from ..evals.gates import Gate, comparison_gate, mean_gate, missing_gate, rate_gate
+from ..evals.options import AnyEvaluator, EvaluateOptions, Progress, Target, Variant
 from ..evals.page import experiment_page
 from ..evals.reports import comparison_lines, experiment_lines
-from ..evals.results import Experiment, VariantResults
+from ..evals.results import Experiment, RunResult, VariantResults
+from ..evals.scoring import check_evaluators
 from ..model_settings import ModelSettings
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..redaction import Redactor, credentials_in
@@ -135,11 +136,15 @@ def run_cases(
     paths: Sequence[str],
     selected: tuple[Sequence[str] | None, Sequence[str] | None],
     adapter: tuple[str | None, Mapping[str, str | None]],
+    *,
+    gates: "Gates",
+    by: str | None,
     **options: Unpack[EvaluateOptions],
 ) -> Experiment:
     """Runs the cases with the selected ids and metadata, and shows the progress.
 
     `adapter` is the adapter's name with its options; without any, variants have their own models.
+    The scores of the gates and the metadata key `by` are checked before the runs.
     """
     evaluated, prompt = _prompt(target)
     with problems_as_lines(), ExitStack() as stack:
@@ -148,6 +153,11 @@ def run_cases(
         if ids or pairs:
             where = {key: value for key, _, value in [pair.partition("=") for pair in pairs or ()]}
             dataset = dataset.select(ids=ids, where=where)
+        known = {"cluster", *(key for case in dataset for key in metadata_texts(case))}
+        if by is not None and by not in known:
+            raise UsageError(f"--by: no case has the key {by!r}; known: {', '.join(sorted(known))}")
+        names = [one.name for one in check_evaluators(options.get("evaluators", ()))]
+        gates.check(names)
         name, arguments = adapter
         server = {key: value for key, value in arguments.items() if key != "model" and value}
         options["variants"] = [
@@ -159,7 +169,7 @@ def run_cases(
         if name or any(arguments.values()):
             options["model"] = _model(load_adapter(name, stack, **arguments))
         try:
-            options["progress"] = stack.enter_context(showing_progress())
+            options["progress"] = gates.checking(stack.enter_context(showing_progress()), names)
             with _interruptible():
                 return evaluate(evaluated, dataset, **options)
         except KeyboardInterrupt:
@@ -213,13 +223,14 @@ def read_baseline(path: Path | None, *, is_written: bool = False) -> Experiment 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files to write for an experiment."""
+    """The files to write for an experiment, whose scores are also reported by a metadata key."""
 
     json: Path | None = None
     junit: Path | None = None
     markdown: Path | None = None
     html: Path | None = None
     baseline: Path | None = None
+    by: str = ""
 
 
 def report(
@@ -229,7 +240,7 @@ def report(
 
     The variants are compared with `old` or, without it, with the first variant.
     """
-    print_lines(experiment_lines(experiment))
+    print_lines(experiment_lines(experiment, files.by))
     _write(files.json, experiment_json(experiment))
     _write(files.junit, junit_xml(experiment))
     first, *others = experiment.variants.values()
@@ -285,7 +296,7 @@ def _report_comparisons(
     files: Files,
 ) -> None:
     print_lines(line for one in comparisons for line in comparison_lines(one))
-    _write(files.markdown, [markdown(experiment, comparisons)])
+    _write(files.markdown, [markdown(experiment, comparisons, files.by)])
     mask = Redactor(tuple(credentials_in(os.environ)))
     _write(files.html, experiment_page(*old, experiment, comparisons=comparisons, mask=mask))
 
@@ -299,6 +310,9 @@ def _write(path: Path | None, parts: Iterable[str]) -> None:
 # --- Gates
 
 
+type _Gate = Callable[[VariantResults, str, float], Gate]
+
+
 class Gates:
     """The gates that the command line asks for."""
 
@@ -306,9 +320,35 @@ class Gates:
         self, fail_on: str | None, means: Iterable[str] | None, rates: Iterable[str] | None
     ) -> None:
         self._compares = fail_on is not None
-        self._means, self._rates = _limits(means), _limits(rates)
-        if wrong := [limit for _, limit in self._rates if not 0 < limit < 1]:
+        self._limits = [*_limits(means, mean_gate), *_limits(rates, rate_gate)]
+        wrong = [
+            limit for gate, _, limit in self._limits if gate is rate_gate and not 0 < limit < 1
+        ]
+        if wrong:
             raise UsageError(f"--fail-under-rate must be between 0 and 1, got {wrong[0]:g}")
+
+    def check(self, evaluators: Sequence[str]) -> None:
+        """Raises `UsageError` for a limit of a score that no evaluator gives."""
+        for _, name, _ in self._limits:
+            is_given = name in evaluators or any(name.startswith(f"{it}.") for it in evaluators)
+            if not (is_given if name else len(evaluators) == 1):
+                raise _unknown(name, evaluators, "no evaluator gives the score")
+
+    def checking(
+        self, show: Callable[[Progress], object], evaluators: Sequence[str]
+    ) -> Callable[[Progress], object]:
+        """Returns a progress function that raises `UsageError` for scores that cannot be judged.
+
+        The scores of an evaluator that returns a mapping are known after the first run.
+        """
+
+        def check(progress: Progress) -> None:
+            show(progress)
+            if (result := progress.result) is not None:
+                for gate, name, _ in self._limits:
+                    _check_scored(result, name, evaluators, is_rate=gate is rate_gate)
+
+        return check
 
     def end(
         self, variants: Sequence[VariantResults], comparisons: Sequence[Comparisons]
@@ -316,22 +356,40 @@ class Gates:
         """Prints the gates, and ends the program with their exit code."""
         found = [gate for one in variants if (gate := missing_gate(one)) is not None]
         with problems_as_lines():
-            for check, limits in ((mean_gate, self._means), (rate_gate, self._rates)):
-                for name, limit in limits:
-                    found += [check(one, _score(one, name), limit) for one in variants]
+            for check, name, limit in self._limits:
+                found += [check(one, _score(one, name), limit) for one in variants]
         found += [comparison_gate(one) for one in comparisons if self._compares]
         print_lines(f"gate {gate.result}: {gate.reason}" for gate in found)
         results = {gate.result for gate in found}
         raise Exit(1 if "fails" in results else 2 if "inconclusive" in results else 0)
 
 
-def _limits(texts: Iterable[str] | None) -> list[tuple[str, float]]:
+def _check_scored(
+    result: RunResult, name: str, evaluators: Sequence[str], *, is_rate: bool
+) -> None:
+    """Raises `UsageError` if the run has other scores of the limit's evaluator, or a label."""
+    owner = name or evaluators[0]
+    while owner not in evaluators:
+        owner = owner.rpartition(".")[0]
+    own = [it for it in result.scores if it == owner or it.startswith(f"{owner}.")]
+    if not own:
+        return
+    name = own[0] if not name and len(own) == 1 else name
+    if name not in own and name not in result.score_errors:
+        raise _unknown(name, own, f"{owner!r} does not give the score")
+    value = result.scores.get(name)
+    if isinstance(value, str) or (is_rate and not isinstance(value, bool | None)):
+        kinds = "true or false" if is_rate else "a number, or true or false"
+        raise UsageError(f"a limit needs a score that is {kinds}, but {name} is {value!r:.100}")
+
+
+def _limits(texts: Iterable[str] | None, gate: _Gate) -> list[tuple[_Gate, str, float]]:
     """Reads `NAME=NUMBER`, or just the number, if there is one score."""
-    limits: list[tuple[str, float]] = []
+    limits: list[tuple[_Gate, str, float]] = []
     for text in texts or ():
         name, _, number = text.rpartition("=")
         try:
-            limits.append((name, float(number)))
+            limits.append((gate, name, float(number)))
         except ValueError:
             raise UsageError(f"a limit must be a number or name=number, got {text!r}") from None
     return limits
@@ -342,6 +400,11 @@ def _score(variant: VariantResults, name: str) -> str:
     if name in known:
         return name
     if name or len(known) != 1:
-        which = f"no score of {variant.name} is {name!r}" if name else "a limit must name its score"
-        raise UsageError(f"{which}; use {', '.join([f'{one}=…' for one in known])}")
+        raise _unknown(name, known, f"{variant.name} does not have the score")
     return known[0]
+
+
+def _unknown(name: str, known: Sequence[str], problem: str) -> UsageError:
+    problem = f"{problem} {name!r}" if name else "a limit must name its score"
+    use = f"use {', '.join([f'{one}=…' for one in known])}" if known else "there are no scores"
+    return UsageError(f"{problem}; {use}")

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ..prompt.template import AnyPrompt, AnyTemplate
     from .case_types import Paths
 
-__all__ = ["Case", "Dataset"]
+__all__ = ["Case", "Dataset", "metadata_texts"]
+
+_TEXT = 100  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,12 @@ def _values(case: Case, key: str) -> list[str]:
         fields["cluster"] = case.cluster
     value = fields.get(key, [])
     return [_as_text(item) for item in (value if isinstance(value, list) else [value])]
+
+
+def metadata_texts(case: Case) -> dict[str, list[str]]:
+    """Returns the metadata as short texts, by which results can be grouped."""
+    found = {key: _values(case, key) for key in case.metadata}
+    return {key: texts for key, texts in found.items() if all(len(it) <= _TEXT for it in texts)}
 
 
 def _as_text(value: Json) -> str:

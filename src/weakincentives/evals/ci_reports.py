@@ -16,6 +16,7 @@ from .reports import (
     is_failing,
     repeat_text,
     run_problems,
+    score_rows,
     summary_text,
     value_text,
     verdict_text,
@@ -91,17 +92,17 @@ def _attribute(text: str) -> str:
     return f'"{_xml(text).replace("\n", "&#10;").replace("\t", "&#9;")}"'
 
 
-def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = ()) -> str:
+def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = (), by: str = "") -> str:
     """Returns Markdown for a pull request, with at most 65,000 characters.
 
-    After the scores, it lists the cases that changed, worst first; without comparisons, it lists
-    the runs with problems.
+    After the scores, also by their cases' values of the metadata key `by`, it lists the
+    cases that changed, worst first; without comparisons, it lists the runs with problems.
     """
     variants, cell = experiment.variants.values(), _cell
     scores = [
-        (cell(variant.name), cell(score), _result_cell(variant, score))
+        (cell(variant.name), cell(", ".join(filter(None, names))), _result_cell(part, names[0]))
         for variant in variants
-        for score in variant.evaluators
+        for *names, part in score_rows(variant, by)
     ]
     verdicts = [
         (cell(pair.b.name), cell(pair.a.name), cell(name), difference_text(one), verdict_text(one))
@@ -111,7 +112,7 @@ def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = ()) ->
     changes = [change for pair in comparisons for change in _changed_cases(pair)]
     changes.sort(key=lambda change: change[0])
     problems = [
-        (cell(variant.name), cell(run.case), cell(problem))
+        (cell(variant.name), cell(f"{run.case}{repeat_text(experiment, run)}"), cell(problem))
         for variant in (() if comparisons else variants)
         for run in variant.results
         for problem in run_problems(variant, run)

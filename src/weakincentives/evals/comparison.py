@@ -1,13 +1,14 @@
 """Compares the scores of two variants on the same cases, and says how sure the answer is.
 
-The test depends on the kind of the scores alone, never on their values: the exact McNemar test for
-one 0/1 score per case, otherwise a paired t test on the means of the cases, over clusters of cases
-if there are any. Sources: Miller, "Adding Error Bars to Evals" (2024), for pairs and clusters;
-Tango (1998) for equivalence of paired rates; Waudby-Smith and Ramdas (2023) for looks while the
-runs go on.
+The test depends on the kind of the scores: the exact McNemar test for one 0/1 score per case,
+otherwise a paired t test on the means of the cases, over clusters of cases if there are any. Where
+all differences are the same, there is no t test, and the exact sign test decides. Sources: Miller,
+"Adding Error Bars to Evals" (2024), for pairs and clusters; Tango (1998) for equivalence of paired
+rates; Waudby-Smith and Ramdas (2023) for looks while the runs go on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log, log1p, sqrt
 from statistics import fmean, variance
@@ -22,9 +23,11 @@ __all__ = [
     "Verdict",
     "anytime_interval",
     "compare_scores",
+    "errors_matter",
     "holm",
     "kappa",
     "not_equivalent",
+    "shared_clusters",
     "undecided",
 ]
 
@@ -37,6 +40,8 @@ type Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 _LEVEL = 0.05
 _POWER = 0.8
 _NO_VARIATION = 1e-12
+_NOISE = 1e-12  # of the largest score: smaller differences are rounding errors
+_ENOUGH_EQUAL = 6  # equal differences for which the sign test can be below the level
 _ENOUGH_CHANGED = 10  # below this, few changed cases make a t interval too narrow
 
 
@@ -50,8 +55,9 @@ class Comparison:
     `interval` is the 95 % interval of the difference, and `p` belongs to `test`. `up` and `down`
     are the cases that changed. `case_variance` and `repeat_variance` are the parts of the
     differences' variance; the first is 0 or less if repeats explain all of it. `if_errors` contains
-    the lowest and the highest difference that the missing scores allow. An inconclusive verdict
-    has a `reason`. `more_cases` is the number of further cases with which a difference of the
+    the lowest and the highest difference that the missing scores of `errors` cases allow, and
+    `p_if_errors` is the higher one of their p-values. An inconclusive verdict has a `reason`.
+    `more_cases` is the number of further cases with which a difference of the
     margin would be found four times in five.
     """
 
@@ -72,6 +78,8 @@ class Comparison:
     case_variance: float | None = None
     repeat_variance: float | None = None
     if_errors: Interval | None = None
+    p_if_errors: float | None = None
+    errors: int = 0
 
 
 def compare_scores(
@@ -94,19 +102,21 @@ def compare_scores(
         raise ValueError(f"variants must have the same cases, got {sorted(a.keys() ^ b.keys())}")
     if empty := [case for case in a if not a[case] or not b[case]]:
         raise ValueError(f"cases must have scores, got none for {sorted(empty)}")
-    if margin is not None and margin <= 0:
+    if margin is not None and not margin > 0:
         raise ValueError(f"margin must be more than 0, got {margin!r}")
     is_single = all(len(scores) == 1 for scores in (*a.values(), *b.values()))
-    rules = _Rules(margin, clusters or {}, bounds, higher_is_better, is_single)
     first, second = _known(a), _known(b)
+    known = [score for scores in (*first.values(), *second.values()) for score in scores]
+    noise = _NOISE * max(map(abs, (*known, *(bounds or ()))), default=0.0)
+    similar = shared_clusters(clusters or {}, a)
+    rules = _Rules(margin, similar, bounds, higher_is_better, is_single, noise)
     paired = [case for case in a if first[case] and second[case]]
     result = rules.compare(
         {case: first[case] for case in paired}, {case: second[case] for case in paired}
     )
-    result = replace(result, of=len(a))
-    known = [score for scores in (*first.values(), *second.values()) for score in scores]
-    failed = sum(None in a[case] or None in b[case] for case in a)
-    if not failed or not known:
+    errors = sum(None in a[case] or None in b[case] for case in a)
+    result = replace(result, of=len(a), errors=errors)
+    if not errors or not known:
         return result
     low, high = sorted(bounds or (min(known), max(known)))
     ends = [
@@ -114,12 +124,24 @@ def compare_scores(
         for for_a, for_b in ((high, low), (low, high))
     ]
     lowest, highest = [end.difference or 0.0 for end in ends]
-    result = replace(result, if_errors=(lowest, highest))
+    ps = [end.p for end in ends if end.p is not None]
+    result = replace(result, if_errors=(lowest, highest), p_if_errors=max(ps, default=None))
     if result.verdict != "inconclusive" and {end.verdict for end in ends} != {result.verdict}:
-        have = "1 case has" if failed == 1 else f"{failed} cases have"
-        reason = f"{have} errors, which could change the verdict"
-        return replace(result, verdict="inconclusive", reason=reason)
+        return errors_matter(result)
     return result
+
+
+def shared_clusters(clusters: Mapping[str, str], cases: Collection[str]) -> dict[str, str]:
+    """Returns the clusters of the cases, without clusters of one case."""
+    sizes = Counter(clusters[case] for case in cases if case in clusters)
+    return {case: clusters[case] for case in cases if sizes[clusters.get(case, "")] > 1}
+
+
+def errors_matter(result: Comparison) -> Comparison:
+    """Returns the result without a verdict, because errors could change it."""
+    have = "1 case has" if result.errors == 1 else f"{result.errors} cases have"
+    reason = f"{have} errors, which could change the verdict"
+    return replace(result, verdict="inconclusive", reason=reason)
 
 
 def undecided(p: float, margin: float | None, name: str = "p-value") -> str:
@@ -156,22 +178,23 @@ class _Rules:
     bounds: Interval | None
     higher_is_better: bool
     is_single: bool  # each case has one score of each variant, which may be missing
+    noise: float
 
     def compare(
         self, a: Mapping[str, tuple[float, ...]], b: Mapping[str, tuple[float, ...]]
     ) -> Comparison:
-        changes = {case: fmean(b[case]) - fmean(a[case]) for case in a}
+        changes = {case: self._exact(fmean(b[case]) - fmean(a[case])) for case in a}
         count = len(changes)
         if not count:
             return Comparison(cases=0, of=0, reason="no case has scores of both variants")
-        mean = fmean(changes.values())
-        noise = [
+        mean = self._exact(fmean(changes.values()))
+        spreads = [
             variance(scores) / len(scores)
             for case in a
             for scores in (a[case], b[case])
             if len(scores) > 1
         ]
-        repeated = sum(noise) / count if len(noise) == 2 * count else None
+        repeated = sum(spreads) / count if len(spreads) == 2 * count else None
         total = variance(changes.values()) if count > 1 else None
         result = Comparison(
             cases=count,
@@ -189,11 +212,33 @@ class _Rules:
             and all(scores[0] in (0, 1) for scores in (*a.values(), *b.values()))
         )
         groups = _grouped(changes, self.clusters)
-        result = _with_error(result, groups)
+        result = self._with_error(result, groups)
         return self._one_rate(result) if is_one_rate else self._means(result, groups)
 
+    def _exact(self, difference: float) -> float:
+        return 0.0 if abs(difference) <= self.noise else difference
+
+    def _with_error(self, result: Comparison, groups: Sequence[Sequence[float]]) -> Comparison:
+        """Adds the clusters, the standard error, the interval and the p-value, if there are any."""
+        count, mean = len(groups), result.difference or 0.0
+        unit = "clusters" if count < result.cases else "cases"
+        result = replace(result, clusters=count if count < result.cases else 0)
+        if count == 1:
+            return replace(result, reason=f"no standard error: 1 {unit[:-1]}")
+        test, error, df = _standard_error(result, groups)
+        if error > self.noise:
+            half = t_quantile(1 - _LEVEL / 2, df) * error
+            interval, p = (mean - half, mean + half), t_test(mean / error, df)
+            result = replace(result, standard_error=error, df=df, interval=interval, p=p)
+        elif mean and count >= _ENOUGH_EQUAL:
+            test = f"exact sign test over {unit}"
+            result = replace(result, p=sign_test(count, 0))
+        else:
+            result = replace(result, reason=f"no standard error: no variation between {unit}")
+        return replace(result, test=test)
+
     def _more_cases(self, total: float | None, count: int) -> int | None:
-        if self.margin is None or not total:
+        if self.margin is None or not total or sqrt(total) <= self.noise:
             return None
         z = z_quantile(1 - _LEVEL / 2) + z_quantile(_POWER)
         return max(0, ceil(z * z * total / self.margin**2 - 1e-9) - count) or None
@@ -212,11 +257,11 @@ class _Rules:
         # Similar cases count once; unequal clusters count as fewer ones of equal size.
         count = result.cases**2 / sum(len(group) ** 2 for group in groups)
         changed = count / result.cases * sum(len(group) for group in groups if any(group))
-        if error is None or df is None:
+        if result.p is None:
             if not changed and self._changes_little(changed, count):
                 return replace(result, verdict="equivalent", more_cases=None, reason="")
             return result
-        half = t_quantile(1 - _LEVEL, df) * error
+        half = 0.0 if error is None or df is None else t_quantile(1 - _LEVEL, df) * error
         if self.margin is not None and abs(mean) + half < self.margin:
             is_even = changed >= _ENOUGH_CHANGED or 2 * changed >= count
             if is_even or self._changes_little(changed, count):
@@ -251,37 +296,20 @@ def _grouped(changes: Mapping[str, float], clusters: Mapping[str, str]) -> list[
     return list(groups.values())
 
 
-def _with_error(result: Comparison, groups: Sequence[Sequence[float]]) -> Comparison:
-    """Adds the clusters, the standard error, the interval and the p-value, if there are any."""
+def _standard_error(
+    result: Comparison, groups: Sequence[Sequence[float]]
+) -> tuple[str, float, float]:
+    """Returns the test over groups of cases, the standard error, and the degrees of freedom."""
     count, mean = len(groups), result.difference or 0.0
-    result = replace(result, clusters=count if count < result.cases else 0)
-    test = "paired t over clusters" if count < result.cases else "paired t"
-    if count == 1:
-        unit = "cluster" if result.cases > 1 else "case"
-        return replace(result, test=test, reason=f"no standard error: 1 {unit}")
-    sizes = {len(group) for group in groups}
-    if len(sizes) == 1:
+    if len({len(group) for group in groups}) == 1:
+        test = "paired t over clusters" if count < result.cases else "paired t"
         squares = sum(sum(change - mean for change in group) ** 2 for group in groups)
-        error, df = sqrt(count / (count - 1) * squares) / result.cases, float(count - 1)
-    else:  # with unequal clusters, the formula is too sure
-        test = "jackknife over clusters"
-        rest = [
-            (mean * result.cases - sum(group)) / (result.cases - len(group)) for group in groups
-        ]
-        error = sqrt((count - 1) / count * sum((it - mean) ** 2 for it in rest))
-        df = 1 / sum((len(group) / result.cases) ** 2 for group in groups) - 1
-    if error < _NO_VARIATION:
-        where = "between clusters" if count < result.cases else "between cases"
-        return replace(result, test=test, reason=f"no standard error: no variation {where}")
-    half = t_quantile(1 - _LEVEL / 2, df) * error
-    return replace(
-        result,
-        standard_error=error,
-        df=df,
-        interval=(mean - half, mean + half),
-        p=t_test(mean / error, df),
-        test=test,
-    )
+        return test, sqrt(count / (count - 1) * squares) / result.cases, count - 1
+    # with unequal clusters, the formula is too sure
+    rest = [(mean * result.cases - sum(group)) / (result.cases - len(group)) for group in groups]
+    error = sqrt((count - 1) / count * sum((it - mean) ** 2 for it in rest))
+    df = 1 / sum((len(group) / result.cases) ** 2 for group in groups) - 1
+    return "jackknife over clusters", error, df
 
 
 def _is_equivalent(up: int, down: int, count: int, margin: float) -> bool:

@@ -15,14 +15,17 @@ from .comparison import (
     Verdict,
     anytime_interval,
     compare_scores,
+    errors_matter,
     holm,
     not_equivalent,
+    shared_clusters,
     undecided,
 )
 from .results import ScoreSummary, VariantResults
 from .scores import Scale
 
 __all__ = [
+    "NOTHING_DIFFERS",
     "CompareOptions",
     "ComparisonError",
     "Comparisons",
@@ -35,6 +38,7 @@ type _Values = Sequence[float | None]
 
 _LEVEL = 0.05
 _NAMED = 10
+NOTHING_DIFFERS = "their prompts, models and settings do not differ"
 
 
 class ComparisonError(WeakIncentivesError, ValueError):
@@ -118,6 +122,12 @@ class Comparisons:
     left_out: tuple[str, ...] = ()
     uncompared: tuple[str, ...] = ()
 
+    @property
+    def is_same(self) -> bool:
+        """Whether all runs have the same keys: prompts, models and settings do not differ."""
+        a, b = ({(it.case, it.repeat): it.key for it in one.results} for one in (self.a, self.b))
+        return bool(a) and all(a.values()) and (a.items() <= b.items() or b.items() <= a.items())
+
 
 class CompareOptions(TypedDict, total=False):
     """How variants are compared; see `compare`."""
@@ -156,14 +166,17 @@ def compare_all(
     rules = _Rules(_margins(options.get("margin"), scores), anytime, max(1, family))
     found = [{score: rules.compared(pair, score) for score in pair.scores} for pair in pairs]
     tested = [one.result for scores in found for one in scores.values() if one.is_tested]
-    corrected = iter(holm([1.0 if it is None or it.p is None else it.p for it in tested]))
+    ps = [1.0 if it is None or it.p is None else it.p for it in tested]
+    errors = [(it and it.p_if_errors) or 0.0 for it in tested]
+    highest = holm([max(pair) for pair in zip(ps, errors, strict=True)])
+    corrected = iter(zip(holm(ps), highest, strict=True))
     family = len(tested)
     return [
         Comparisons(
             a=pair.a,
             b=pair.b,
             scores={
-                name: _corrected(one, next(corrected), family) if one.is_tested else one
+                name: _corrected(one, *next(corrected), family) if one.is_tested else one
                 for name, one in scores.items()
             },
             family=family,
@@ -257,7 +270,8 @@ class _Rules:
         )
         if self.anytime:
             scores = [(first[case], second[case]) for case in first if case not in pair.unrun]
-            found = self._by_interval(found, scores, None if clusters else bounds, margin, scale)
+            is_similar = bool(shared_clusters(clusters, first))
+            found = self._by_interval(found, scores, None if is_similar else bounds, margin, scale)
         elif pair.unrun:
             reason = f"runs of {count_of(len(pair.unrun), 'case')} are missing"
             found = replace(found, verdict="inconclusive", reason=reason)
@@ -328,8 +342,8 @@ def _applies(pair: _Pair, score: str) -> bool:
     return bool(pair.a.values(score) or pair.b.values(score))
 
 
-def _corrected(one: ScoreComparison, p: float, family: int) -> ScoreComparison:
-    """Applies the correction for several comparisons."""
+def _corrected(one: ScoreComparison, p: float, highest: float, family: int) -> ScoreComparison:
+    """Applies the correction for several comparisons; `highest` is p as far as errors allow."""
     result = one.result
     if result is None or result.p is None:
         return one
@@ -337,6 +351,8 @@ def _corrected(one: ScoreComparison, p: float, family: int) -> ScoreComparison:
     if result.verdict in ("better", "worse") and p >= _LEVEL:
         reason = f"p = {p:.2g} after the correction for {family} comparisons"
         result = replace(result, verdict="inconclusive", reason=reason)
+    elif result.verdict in ("better", "worse") and highest >= _LEVEL:
+        result = errors_matter(result)
     elif result.reason == before:
         reason = undecided(p, one.margin, "corrected p-value")
         result = replace(result, reason=reason)

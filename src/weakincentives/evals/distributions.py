@@ -19,7 +19,7 @@ def z_quantile(share: float) -> float:
 
 def t_test(t: float, df: float) -> float:
     """Returns the two-sided p-value of a t statistic with `df` degrees of freedom."""
-    if (square := t * t) < df:  # keeps the digits of a small t
+    if (square := t * t) < 1:  # keeps the digits of a small t; for a large one, this would give 0
         return 1 - beta_share(square / (df + square), 0.5, df / 2)
     return beta_share(df / (df + square), df / 2, 0.5)
 

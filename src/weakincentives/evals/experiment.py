@@ -249,8 +249,7 @@ class _Evaluation:
                     self._check(case, prompt)
                     if arm.binds and dict not in shape:
                         checked.add(shape)
-                digests = "".join(case_digests(case))
-                cases[case.id] = CaseInfo(digest=digests, cluster=case.cluster, source=case.source)
+                cases[case.id] = CaseInfo.of(case, "".join(case_digests(case)))
             except Exception as error:
                 place = f"{case.source}: " if case.source else ""
                 problems.append(f"{place}case {case.id!r}: {error}")
@@ -292,7 +291,7 @@ class _Evaluation:
             for job in jobs:
                 results[job] = result = await self._perform(job)
                 if result.outcome != "unrun":
-                    self._report()
+                    self._report(result)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -509,7 +508,7 @@ class _Evaluation:
 
     # ------------------------------------------------------------------------- the results
 
-    def _report(self, waiting: float = 0.0) -> None:
+    def _report(self, result: RunResult | None = None, waiting: float = 0.0) -> None:
         self._done += not waiting
         if (progress := self._options.get("progress")) is None:
             return
@@ -524,6 +523,7 @@ class _Evaluation:
                 reused=self._reused,
                 failures=self._failures,
                 spent=self._ledger.spent,
+                result=result,
                 seconds_left=left,
                 waiting_until=utc_now() + timedelta(seconds=waiting) if waiting else None,
             )
@@ -533,7 +533,7 @@ class _Evaluation:
         now = monotonic()
         if now >= self._waits_until:  # said once for each pause
             self._waits_until = now + seconds
-            self._report(seconds)
+            self._report(waiting=seconds)
 
     def _experiment(self, results: Sequence[RunResult]) -> Experiment:
         for one in self._evaluators:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ..displays import count_of
 from .comparison import Interval
-from .comparisons import Comparisons
+from .comparisons import NOTHING_DIFFERS, Comparisons
 from .distributions import wilson, z_quantile
 from .results import VariantResults
 
@@ -100,22 +100,26 @@ def rate_gate(variant: VariantResults, score: str, limit: float) -> Gate:
 def comparison_gate(comparisons: Comparisons) -> Gate:
     """Checks that no score is worse: each must be better, or equivalent within the margin.
 
-    Labels and scores that apply to no case are left out.
+    If nothing differs between the variants, a score without errors may also be inconclusive. Labels
+    and scores that apply to no case are left out.
     """
-    verdicts = {
-        score: one.result.verdict
-        for score, one in comparisons.scores.items()
-        if one.result is not None and one.is_tested
-    }
-    found = set(verdicts.values())
+    tested = {score: one for score, one in comparisons.scores.items() if one.is_tested}
+    results = {score: one.result for score, one in tested.items() if one.result is not None}
+    verdicts = {it.verdict for it in results.values()}
+    is_same = comparisons.is_same and not any(it.errors for it in results.values())
     result: GateResult = "holds"
-    if "worse" in found:
+    reason = ", ".join([f"{score} is {it.verdict}" for score, it in results.items()])
+    if "worse" in verdicts:
         result = "fails"
-    elif "inconclusive" in found or not found:
+    elif not verdicts:
+        result, reason = "inconclusive", "no score in common"
+    elif "inconclusive" in verdicts and is_same:
+        reason = f"{reason}, but {NOTHING_DIFFERS}"
+    elif "inconclusive" in verdicts:
         result = "inconclusive"
-    listed = ", ".join([f"{score} is {verdict}" for score, verdict in verdicts.items()])
-    names = f"{comparisons.b.name} against {comparisons.a.name}"
-    return Gate(result, f"{names}: {listed or 'no score in common'}")
+        if any(results[it].verdict == result and one.margin is None for it, one in tested.items()):
+            reason += "; add cases, or pass --margin with the difference that does not matter"
+    return Gate(result, f"{comparisons.b.name} against {comparisons.a.name}: {reason}")
 
 
 def rate_interval(variant: VariantResults, score: str) -> Interval | None:

@@ -51,8 +51,8 @@ class Progress:
     """How far an experiment is.
 
     `reused` of the `done` runs were not performed because the folder has their logs. `seconds_left`
-    is an estimate from the runs that were performed. While a provider asks for a pause,
-    `waiting_until` is its end.
+    is an estimate from the runs that were performed. `result` is that of the run that has ended;
+    while a provider asks for a pause, there is none, and `waiting_until` is its end.
     """
 
     done: int
@@ -60,6 +60,7 @@ class Progress:
     reused: int
     failures: int
     spent: RunUsage
+    result: RunResult | None = None
     seconds_left: float | None = None
     waiting_until: datetime | None = None
 

@@ -288,7 +288,8 @@ class _PacedConnection(Connection):
         if isinstance(answer, AssistantMessage):
             tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
             cost = adapter.prices(tokens, model) if adapter.prices else None
-            adapter.meter.add(tokens, calls=1, cost=cost, model=model)
+            requested = len(answer.tool_calls)
+            adapter.meter.add(tokens, calls=1, tool_calls=requested, cost=cost, model=model)
             if adapter.ledger.budget is not None:
                 size = tokens.input_tokens + tokens.output_tokens
                 self._expected = TokenUsage(size, max(tokens.output_tokens, 1))

@@ -7,7 +7,7 @@ from math import floor, inf, log10
 from ..displays import count_of, cut
 from ..limits import RunUsage
 from .comparison import Comparison
-from .comparisons import Comparisons, ScoreComparison
+from .comparisons import NOTHING_DIFFERS, Comparisons, ScoreComparison
 from .gates import observations, rate_interval
 from .results import Experiment, RunResult, ScoreSummary, VariantResults
 from .scores import Value
@@ -20,6 +20,7 @@ __all__ = [
     "mean_text",
     "repeat_text",
     "run_problems",
+    "score_rows",
     "summary_text",
     "value_text",
     "verdict_text",
@@ -29,8 +30,8 @@ _NAMED, _SMALLEST_P, _LINE = 10, 0.0001, 100
 _NONE = "–"  # noqa: RUF001 - a dash represents a missing number
 
 
-def experiment_lines(experiment: Experiment) -> Iterator[str]:
-    """Yields the scores of all variants, as lines of text."""
+def experiment_lines(experiment: Experiment, by: str = "") -> Iterator[str]:
+    """Yields the scores of all variants, also by their cases' values of a metadata key."""
     cases = max([len(variant.cases) for variant in experiment.variants.values()], default=0)
     repeats = f", {count_of(experiment.repeats, 'repeat')}" * (experiment.repeats > 1)
     reused = f", {count_of(experiment.reused, 'run')} reused" * bool(experiment.reused)
@@ -42,8 +43,8 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         ends = ", ".join([f"{count:,} {outcome}" for outcome, count in outcomes.items()])
         usage = f"{_cost(variant.usage)}{_tokens(variant.usage)}"
         yield f"{variant.name}: {ends}; these runs cost {usage}"
-        for score in variant.evaluators:
-            yield f"  {score}: {summary_text(variant, score)}"
+        for score, group, part in score_rows(variant, by):
+            yield f"  {'  ' * bool(group)}{group or score}: {summary_text(part, score)}"
         problems = [
             f"  {result.case}{repeat_text(experiment, result)}: {_beginning(problem)}"
             for result in variant.results
@@ -55,6 +56,16 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     yield from experiment.notes
     if not experiment.is_complete:
         yield "The experiment is not complete."
+
+
+def score_rows(variant: VariantResults, by: str) -> Iterator[tuple[str, str, VariantResults]]:
+    """Yields each score of all cases, and then of each group of cases with the group's name."""
+    groups = variant.groups(by) if by else {}
+    for score in variant.evaluators:
+        yield score, "", variant
+        for value, part in groups.items():
+            name = f"{by} {value}" if value else f"without {by}"
+            yield score, f"{name}, {count_of(len(part.cases), 'case')}", part
 
 
 def repeat_text(experiment: Experiment, result: RunResult) -> str:
@@ -93,13 +104,12 @@ def mean_text(summary: ScoreSummary) -> str:
         text = f"mean {summary.mean:.4g} over {summary.scored:,} scored"
     if not summary.errors or summary.if_errors is None:
         return text
-    low, high = summary.if_errors
-    one = summary.errors == 1
-    errors = "the error" if one else f"the {summary.errors:,} errors"
+    (low, high), one = summary.if_errors, summary.errors == 1
+    ends, were = f"{low:.4g} to {high:.4g}", "had the lowest or the highest score"
     if summary.is_rate:
+        ends = f"{_percent(low)}-{_percent(high)} %"
         were = "was wrong or right" if one else "were all wrong or right"
-        return f"{text} ({_percent(low)}-{_percent(high)} % if {errors} {were})"
-    return f"{text} ({low:.4g} to {high:.4g} if {errors} had the lowest or the highest score)"
+    return f"{text} ({ends} if {'the error' if one else f'the {summary.errors:,} errors'} {were})"
 
 
 def _percent(rate: float) -> str:
@@ -107,9 +117,12 @@ def _percent(rate: float) -> str:
 
 
 def summary_text(variant: VariantResults, score: str) -> str:
-    """Returns a mean, the interval of a rate, and how many runs are scored."""
+    """Returns a mean, the interval of a rate or the spread, and how many runs are scored."""
     summary = variant.summary(score)
     parts = [mean_text(summary)]
+    if not summary.is_rate and summary.least != summary.most:
+        spread = f", standard deviation {summary.deviation or 0:.4g}" * (summary.cases > 1)
+        parts.append(f"from {summary.least:.4g} to {summary.most:.4g}{spread}")
     if (interval := rate_interval(variant, score)) is not None:
         found = observations(variant, score)
         over = f" over {found}" * (found != count_of(summary.scored, "case"))
@@ -128,6 +141,8 @@ def comparison_lines(comparisons: Comparisons) -> Iterator[str]:
     family = count_of(comparisons.family, "comparison")
     count = count_of(len(b.cases), "case")
     yield f"{b.name} against {a.name}: {count}{left_out}; p-values are corrected for {family}"
+    if comparisons.is_same:
+        yield f"nothing was changed: {NOTHING_DIFFERS}"
     for score, one in comparisons.scores.items():
         lower = "" if one.higher_is_better else " (lower is better)"
         yield f"{score}{lower}: {verdict_text(one)}"

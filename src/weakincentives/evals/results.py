@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+from typing import Literal, Self
 
 from ..limits import RunUsage
-from .scores import Scale, Value
+from .cases import Case, metadata_texts
+from .scores import MAX_NUMBER, Scale, Value
 
 __all__ = [
     "NO_SCORES",
@@ -29,6 +30,7 @@ type Outcome = Literal["answered", "failed", "provider", "unrun"]
 # shared, because they take a third of the memory of a result
 NO_SCORES: Mapping[str, Value] = {}
 NO_TEXTS: Mapping[str, str] = {}
+_NO_METADATA: Mapping[str, Sequence[str]] = {}
 NO_USAGE = RunUsage()
 
 
@@ -38,7 +40,7 @@ class RunResult:
 
     `key` identifies the run's log. `scores` has the values by name, `None` for one that does not
     apply, and `score_errors` has the reasons why there is no value. `seconds` is the duration of
-    the run. `judges` is the usage of the judges.
+    the run. `judges` is the usage of the judges. Raises `ValueError` for a score that is too large.
     """
 
     case: str
@@ -53,14 +55,32 @@ class RunResult:
     judges: RunUsage = NO_USAGE
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        for score, value in self.scores.items():
+            if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+                raise ValueError(
+                    f"the score {score!r} of {self.case!r} must be a finite number from "
+                    f"-{MAX_NUMBER} to {MAX_NUMBER}, got {value:g}"
+                )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseInfo:
-    """A case as results need it; `digest` changes with its input and with what is expected."""
+    """A case as results need it; `digest` changes with its input and with what is expected.
+
+    `metadata` has the short values as text, and those of a list one by one.
+    """
 
     digest: str
     cluster: str = ""
     source: str = ""
+    metadata: Mapping[str, Sequence[str]] = field(default_factory=lambda: _NO_METADATA)
+
+    @classmethod
+    def of(cls, case: Case, digest: str) -> Self:
+        """Returns what results keep of a case."""
+        metadata = metadata_texts(case) or _NO_METADATA
+        return cls(digest=digest, cluster=case.cluster, source=case.source, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +99,8 @@ class ScoreSummary:
     `scored` of `runs` have a value; `inapplicable` runs need none, and `errors` are score errors,
     failures and runs that did not take place. `if_errors` are the means if all errors had the
     lowest or the highest value; it is `None` if the scale has no bounds. Each case weighs the same.
+    `deviation` is the standard deviation of the cases' means, for two or more cases, and `least`
+    and `most` are the lowest and the highest value.
     """
 
     mean: float | None
@@ -90,6 +112,9 @@ class ScoreSummary:
     if_errors: tuple[float, float] | None = None
     labels: Mapping[str, int] = field(default_factory=dict[str, int])
     is_rate: bool = False
+    deviation: float | None = None
+    least: float | None = None
+    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +137,28 @@ class VariantResults:
     def usage(self) -> RunUsage:
         """What these runs have cost, even if they were reused from an earlier experiment."""
         return sum([result.usage for result in self.results], RunUsage())
+
+    def groups(self, key: str) -> dict[str, "VariantResults"]:
+        """Returns the results by the cases' values of this metadata key, or by `cluster`.
+
+        A case with several values is in several groups, and one without any is in the group `""`.
+        Raises `ValueError` if no case has the key.
+        """
+        groups: dict[str, dict[str, CaseInfo]] = {}
+        for case, info in self.cases.items():
+            own = [info.cluster] if key == "cluster" else info.metadata.get(key, ())
+            for value in own or ("",):
+                groups.setdefault(value, {})[case] = info
+        if groups.keys() <= {""}:
+            known = dict.fromkeys(key for info in self.cases.values() for key in info.metadata)
+            listed = ", ".join(["cluster", *known])
+            raise ValueError(f"no case has the key {key!r}; known: {listed}")
+        return {
+            value: replace(
+                self, cases=cases, results=[it for it in self.results if it.case in cases]
+            )
+            for value, cases in sorted(groups.items())
+        }
 
     def values(self, score: str) -> dict[str, list[float | None]]:
         """Returns the numbers of a score for each case and repeat, `None` for errors.
@@ -144,16 +191,20 @@ class VariantResults:
         means = [fmean(numbers) for numbers in known.values() if numbers]
         errors = sum(number is None for numbers in values.values() for number in numbers)
         bounds = (0.0, 1.0) if is_rate else self.evaluators[score].scale.bounds
+        found = [number for numbers in known.values() for number in numbers]
         return ScoreSummary(
             mean=fmean(means) if means else None,
             cases=len(means),
-            scored=sum(map(len, known.values())) + labels.total(),
+            scored=len(found) + labels.total(),
             runs=len(self.results),
             errors=errors,
             inapplicable=inapplicable,
             if_errors=None if bounds is None or not values else _range(values, bounds),
             labels=dict(labels),
             is_rate=is_rate and bool(means),
+            deviation=stdev(means) if len(means) > 1 else None,
+            least=min(found, default=None),
+            most=max(found, default=None),
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..errors import WeakIncentivesError
@@ -26,6 +27,7 @@ else:  # the default is for type checkers; the TypeVar of Python 3.12 does not s
     OutT = TypeVar("OutT")
 
 __all__ = [
+    "MAX_NUMBER",
     "AskJudge",
     "EvalCall",
     "EvalRun",
@@ -41,6 +43,8 @@ __all__ = [
     "model_name",
 ]
 
+MAX_NUMBER = 2**53  # larger integers have no exact float; sums of larger numbers can overflow
+
 type Value = bool | float | str | None
 """A score's value; text is a label, which is counted, and `None` means that it does not apply."""
 
@@ -50,12 +54,19 @@ class Scale:
     """How the values of a score are read.
 
     Values outside `bounds` are score errors; a bool has the bounds 0 and 1. `margin` is the
-    difference between two variants that does not matter.
+    difference between two variants that does not matter. Raises `ValueError` for a bound that is
+    not finite, and for a margin that is not positive.
     """
 
     bounds: tuple[float, float] | None = None
     higher_is_better: bool = True
     margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bounds is not None and not all(map(isfinite, self.bounds)):
+            raise ValueError(f"bounds must be two finite numbers or None, got {self.bounds}")
+        if self.margin is not None and not 0 < self.margin <= MAX_NUMBER:
+            raise ValueError(f"margin must be more than 0, got {self.margin}")
 
 
 @dataclass(frozen=True, slots=True)

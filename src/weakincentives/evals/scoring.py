@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from math import isfinite
 from pathlib import Path
 from traceback import extract_tb
 
@@ -15,6 +14,7 @@ from ..serde.json_types import AnyValue
 from ..signatures import signature_of
 from .cases import Case
 from .scores import (
+    MAX_NUMBER,
     AskJudge,
     EvalRun,
     Evaluator,
@@ -119,7 +119,7 @@ async def score(
         try:
             value = _checked(given.value, scale)
             kinds.check(name, value, case.id)
-        except Exception as error:  # such as the `OverflowError` of a large integer
+        except Exception as error:  # such as the `ValueError` of the text of a huge integer
             scores.errors[name] = _describe(error)
             return
         scores.values[name], scores.scales[name] = value, scale
@@ -171,8 +171,11 @@ def _checked(value: object, scale: Scale) -> Value:
                 "an evaluator must return a bool, a number, a label, None, a Score or a mapping of "
                 f"these, got {cut(repr(value), 200)}"
             )
-    if not isfinite(number):
-        raise ScoreError(f"the value must be a finite number, got {number}")
+    if not abs(number) <= MAX_NUMBER:  # or NaN
+        raise ScoreError(
+            f"the value must be a finite number from -{MAX_NUMBER} to {MAX_NUMBER}, "
+            f"got {cut(str(number), 50)}"
+        )
     low, high = sorted(scale.bounds or (number, number))
     if not low <= number <= high:
         raise ScoreError(f"the value must be from {low:g} to {high:g}, got {number}")
