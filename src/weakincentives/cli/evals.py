@@ -7,9 +7,9 @@ __all__ = ["eval_schema"]
 
 
 def eval_schema(target: Target) -> None:
-    """Print the JSON Schema of a file of cases, with which editors check it.
+    """Print the JSON Schema of case files, so that your editor can check them.
 
-    Save it, and begin a YAML file with `# yaml-language-server: $schema=` and its name.
+    Save the schema in FILE, and start each YAML file with `# yaml-language-server: $schema=FILE`.
     """
     from ..evals import case_schema
 
