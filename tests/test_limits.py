@@ -2,6 +2,7 @@
 
 from dataclasses import FrozenInstanceError, fields, replace
 from datetime import UTC, datetime, timedelta, timezone
+from inspect import signature
 from math import inf, nan
 from typing import Any, Literal
 
@@ -108,6 +109,10 @@ def test_misspelt_limit_of_a_budget_is_rejected_with_the_nearest_one(name: str) 
     limits: Any = {name[:-1]: 3}
     with pytest.raises(TypeError, match=rf"Budget\(\) got .* '{name[:-1]}'; did you mean '{name}'"):
         Budget(**limits)
+
+
+def test_signature_of_a_budget_lists_its_limits() -> None:
+    assert [*signature(Budget).parameters] == [field.name for field in fields(Budget)]
 
 
 @pytest.mark.parametrize("name", BOUNDS)

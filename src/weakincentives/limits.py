@@ -143,8 +143,19 @@ class RunUsage:
 _NO_USAGE = RunUsage()
 
 
+class _CheckedNames:
+    """Rejects a misspelt field and names the nearest one."""
+
+    # In a base class, because a class's own `__new__` would hide its fields from `help(Budget)`.
+    __slots__ = ()
+
+    def __new__(cls, **given: object) -> Self:
+        check_names(f"{cls.__name__}()", given, cls.__slots__)
+        return object.__new__(cls)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(_CheckedNames):
     """Limits on the usage of an evaluation; `None` means no limit.
 
     `max_calls` limits provider requests, and `max_tool_calls` limits tool calls. A request that a
@@ -170,10 +181,6 @@ class Budget:
     max_cost: float | None = None
     run_usage: RunUsage = _NO_USAGE
     meter: "Meter | None" = field(default=None, compare=False)
-
-    def __new__(cls, **limits: object) -> Self:
-        check_names("Budget()", limits, cls.__slots__)
-        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

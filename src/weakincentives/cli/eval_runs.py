@@ -13,41 +13,47 @@ from .target import Target, UsageError, load_prompt
 __all__ = ["compare", "eval_schema", "evaluate_cases"]
 
 _Texts = list[str] | None
-_Cases = Annotated[list[str], Argument(help="Files of cases: YAML, JSON, JSON Lines or CSV.")]
+_Cases = Annotated[list[str], Argument(help="Case files: YAML, JSON, JSON Lines or CSV.")]
 _Variants = Annotated[
     _Texts,
-    Option(help="NAME:tag=…, NAME:model=… or NAME:temperature=…; the first is the baseline."),
+    Option(
+        help="NAME:tag=…, NAME:model=…, NAME:temperature=…; the first is the baseline. Repeatable."
+    ),
 ]
 _Evaluators = Annotated[
     _Texts, Option(help="Evaluators, or a list of them: package.module:name. Repeatable.")
 ]
-_Repeats = Annotated[int, Option(help="Runs of each case.")]
-_Concurrency = Annotated[int, Option(help="Runs at the same time.")]
-_Budget = Annotated[float | None, Option(help="The most dollars to spend.")]
-_Timeout = Annotated[float | None, Option(help="The most seconds for a run.")]
-_Folder = Annotated[Path, Option(help="Keeps the runs' logs, so that the same command continues.")]
-_Case = Annotated[_Texts, Option(help="Run this case only. Repeatable.")]
-_Where = Annotated[_Texts, Option(help="Run cases with this metadata: key=value. Repeatable.")]
+_Repeats = Annotated[int, Option(help="How often to run each case.")]
+_Concurrency = Annotated[int, Option(help="How many runs can be in progress at the same time.")]
+_Budget = Annotated[float | None, Option(help="The maximum cost in dollars.")]
+_Timeout = Annotated[float | None, Option(help="The maximum time of each run in seconds.")]
+_Folder = Annotated[
+    Path, Option(help="The folder of the runs' logs, from which the same command continues.")
+]
+_Case = Annotated[_Texts, Option(help="Run only the case with this id. Repeatable.")]
+_Where = Annotated[_Texts, Option(help="Run only cases with this metadata: key=value. Repeatable.")]
 _By = Annotated[str | None, Option(help="Also report the scores by this metadata key.")]
 _Baseline = Annotated[Path | None, Option(help="Compare with the experiment in this file.")]
 _WriteBaseline = Annotated[bool, Option("--write-baseline", help="Replace the file of --baseline.")]
-_Margin = Annotated[float | None, Option(help="A difference of scores that does not matter.")]
+_Margin = Annotated[
+    float | None, Option(help="The largest difference of scores that does not matter.")
+]
 _FailOn = Annotated[
     Literal["worse"] | None,
     Option(help="Exit with 1 if a score is worse, and with 2 if that is uncertain."),
 ]
 _FailUnder = Annotated[
-    _Texts, Option(help="The least mean, or the least mean of one score: name=0.9. Repeatable.")
+    _Texts, Option(help="The minimum mean: 0.9, or name=0.9 for one score. Repeatable.")
 ]
 _FailUnderRate = Annotated[
     _Texts,
-    Option(help="The least rate behind the cases, with 95 % confidence: name=0.9. Repeatable."),
+    Option(help="The minimum rate to show with 95 % confidence, such as name=0.9. Repeatable."),
 ]
 _Json = Annotated[Path | None, Option("--json", help="Write the experiment as JSON.")]
 _Junit = Annotated[Path | None, Option(help="Write JUnit XML to this file.")]
 _Markdown = Annotated[Path | None, Option(help="Write Markdown for a pull request to this file.")]
 _Html = Annotated[Path | None, Option(help="Write a page with all runs to this file.")]
-_Verbose = Annotated[bool, Option("--verbose", "-v", help="Say why runs were repeated.")]
+_Verbose = Annotated[bool, Option("--verbose", "-v", help="Print why runs were repeated.")]
 
 
 def evaluate_cases(
@@ -118,10 +124,11 @@ def compare(
     *,
     margin: _Margin = None,
     common_cases: Annotated[
-        bool, Option("--common-cases", help="Compare the cases that both have.")
+        bool, Option("--common-cases", help="Compare only the cases that both have.")
     ] = False,
     anytime: Annotated[
-        bool, Option("--anytime", help="Decide while runs are missing, as often as you look.")
+        bool,
+        Option("--anytime", help="Give verdicts before all runs have ended, as often as you like."),
     ] = False,
     fail_on: _FailOn = None,
     fail_under: _FailUnder = None,
@@ -145,9 +152,9 @@ def compare(
 
 
 def eval_schema(target: Target) -> None:
-    """Print the JSON Schema of a file of cases, with which editors check it.
+    """Print the JSON Schema of case files, so that your editor can check them.
 
-    Save it, and begin a YAML file with `# yaml-language-server: $schema=` and its name.
+    Save the schema in FILE, and start each YAML file with `# yaml-language-server: $schema=FILE`.
     """
     from ..evals import case_schema
 

@@ -60,7 +60,10 @@ def render(
     summary: Summary = None,
     as_json: _Json = False,
 ) -> None:
-    """Print the exact text that the model receives; a terminal gets ? for control characters."""
+    """Print the exact text that the model receives.
+
+    On a terminal, control characters are printed as `?`.
+    """
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     rendered = prompt.render(session=Session(), visibility_overrides=overrides)

@@ -45,7 +45,7 @@ _PROVIDERS = ("openai", "anthropic", "litellm", "claude-agent-sdk")
 Adapter = Annotated[str | None, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")]
 Model = Annotated[
     str | None,
-    Option(help="The model, such as openai:gpt-5.2 or ollama:qwen3:8b; else WINK_MODEL."),
+    Option(help="The model, such as openai:gpt-5.2 or ollama:qwen3:8b; by default, $WINK_MODEL."),
 ]
 BaseUrl = Annotated[str | None, Option(help="The base URL of the provider's API.")]
 Api = Annotated[str | None, Option(help="responses or chat (openai only).")]
