@@ -99,6 +99,8 @@ def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
     unpriced = [replace(it, usage=RunUsage(calls=1)) for it in one.results]
     text = lines(experiment(replace(one, results=unpriced)))
     assert "these runs cost an unknown amount" in text
+    text = lines(experiment(replace(one, results=[paid[0], unpriced[1]])))
+    assert "these runs cost at least $0.2500\n" in text
 
 
 def test_tokens_are_reported_if_there_are_any() -> None:

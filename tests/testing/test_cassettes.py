@@ -113,7 +113,11 @@ def test_miss_is_compared_with_the_nearest_recording(path: Path) -> None:
     cassette = Cassette(adapter, path, mode="none", volatile=["date"])
     with pytest.raises(CassetteMiss) as caught:
         MainLoop(cassette).execute(template("Never pay thrice."), "Hi")
-    assert "\n- section 'rules': 'twice.' is now 'thrice.'\n" in str(caught.value)
+    line = next(n for n, it in enumerate(before.decode().split("\n"), 1) if "twice" in it)
+    found = (
+        f"- the nearest recording is line {line}\n- section 'rules': 'twice.' is now 'thrice.'\n"
+    )
+    assert found in str(caught.value)
     assert "Far away" not in str(caught.value)
     assert (adapter.requests, path.read_bytes()) == ([], before)
 
