@@ -211,7 +211,7 @@ def test_rewrite_that_fails_after_some_answers_leaves_the_file_as_it_was(path: P
     replies = [say("New."), say("New."), say("New."), down]
     talk = Chat(cassette := record(path, *replies, mode="rewrite"), asked)
     with pytest.raises(PromptEvaluationError), cassette:
-        [*map(talk.send, messages)]
+        list(map(talk.send, messages))
     assert path.read_bytes() == before
     assert [it.name for it in path.parent.iterdir()] == ["run.jsonl"]
 
