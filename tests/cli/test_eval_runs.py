@@ -22,6 +22,9 @@ from support.scripted_server import Fail, ScriptedServer
 from weakincentives.cli.eval_progress import SparseLines, progress_text
 from weakincentives.evals.experiment_files import load_experiment, save_baseline
 from weakincentives.evals.options import Progress
+from weakincentives.evals.run_logs import RunFile
+from weakincentives.evals.scores import Value
+from weakincentives.evaluation.logged_run import LoggedRun
 from weakincentives.limits import RunUsage
 
 FAQ = """
@@ -428,6 +431,29 @@ def test_comparing_different_cases_needs_the_option_for_common_cases(
     assert "` base `" in (wink.folder / "out.md").read_text()
 
 
+def test_other_judge_is_refused_with_2_and_without_a_difference(wink: Wink) -> None:
+    one = variant("base", {"ok": "1 1 1 1 0 0"}, judge="gpt-5")
+    save_baseline(experiment(one), wink.folder / "one.json")
+    infos = one.evaluators["ok"]
+    for number, info in enumerate([replace(infos, judge="gpt-5-mini"), replace(infos, key="b")]):
+        other = replace(one, evaluators={"ok": info})
+        save_baseline(experiment(other), wink.folder / f"{number}.json")
+        done = wink("compare", "one.json", f"{number}.json", "--common-cases")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith("other evaluators or judges: ok\n")
+
+
+def test_one_case_has_a_mean_a_dash_and_no_warning(wink: Wink) -> None:
+    for name, value in (("one", 0.5), ("two", 0.9)):
+        numbers: list[list[Value]] = [[value]]
+        save_baseline(experiment(variant("base", {"s": numbers})), wink.folder / f"{name}.json")
+    done = wink("compare", "one.json", "two.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "s: inconclusive; no standard error: 1 case" in done.stdout
+    dash = "\N{EN DASH}"
+    assert f"+0.4, 95 % interval {dash}; 1 of 1 pairs; 1 up: c0; 0 down" in done.stdout
+
+
 def test_file_with_several_variants_must_be_asked_for_one(wink: Wink, saved: Path) -> None:
     for name in ("saved.json", "saved.json:third"):
         done = wink("compare", name, "saved.json:base")
@@ -451,6 +477,40 @@ def test_reports_are_written_and_the_second_run_asks_nothing(wink: Wink) -> None
         assert kept[0] == kept[1]
 
 
+def test_resumed_experiment_has_the_reports_and_the_exit_code_of_an_uncut_one(wink: Wink) -> None:
+    files = ("--json", "out.json", "--junit", "out.xml", "--html", "out.html")
+    options = (*SCORED, "--repeats", "2", "--variant", "bad:temperature=1.5", "--fail-under", "0.5")
+
+    def run() -> tuple[object, str, list[str]]:
+        done = wink(*options, *files)
+        texts = [(wink.folder / name).read_text() for name in files[1::2]]
+        texts[0] = texts[0].partition("\n")[2]  # the first line is about this session
+        texts[2] = re.sub(r'spent [^"]*"', "", texts[2])
+        shown = done.stdout.partition("\n")[2]
+        return done.returncode, shown, [re.sub(TIMES, "", text) for text in texts]
+
+    uncut = run()
+    logs = sorted((wink.folder / "evals" / "runs").iterdir())
+    assert (uncut[0], len(logs)) == (1, 4)
+    logs[0].unlink()
+    logs[1].write_bytes(logs[1].read_bytes()[:-200])
+    resumed = run()
+    assert resumed[:2] == uncut[:2]
+    for one, other in zip(resumed[2], uncut[2], strict=True):
+        assert one == other
+
+
+def test_verbose_says_by_section_why_runs_were_repeated(wink: Wink) -> None:
+    assert "is new" not in wink(*SCORED, "-v").stdout
+    text = (wink.folder / "faq.py").read_text()
+    (wink.folder / "faq.py").write_text(text.replace("Answer the question.", "Answer briefly."))
+    cases = (wink.folder / "cases.yaml").read_text()
+    (wink.folder / "cases.yaml").write_text(cases.replace("2 + 2", "1 + 3"))
+    done = wink(*SCORED, "--verbose")
+    assert "1 run of variant 'base' is new: section task changed\n" in done.stdout
+    assert "1 run of variant 'base' is new: section task, the case changed\n" in done.stdout
+
+
 def test_page_has_the_reports_of_all_runs_and_is_written_by_compare_too(wink: Wink) -> None:
     variants = ("--variant", "base", "--variant", "bad:temperature=1.5")
     done = wink(*SCORED, *variants, "--json", "out.json", "--html", "out.html")
@@ -468,7 +528,10 @@ def test_page_has_the_reports_of_all_runs_and_is_written_by_compare_too(wink: Wi
     assert "base (A)" in (wink.folder / "baseline.html").read_text()
 
 
-TIMES = r'(?<="seconds": )[0-9.e-]+|(?<=time=")[0-9.]+'
+TIMES = (
+    r'(?<="seconds": )[0-9.e-]+|(?<=time=")[0-9.]+|(?<="seconds":)[0-9.e-]+|'
+    r"\d{4}-\d\d-\d\dT[0-9:.+]+(Z|\+00:00)?|(?<=\"event_id\":\")[0-9a-f]+"
+)
 
 
 # --- Progress
@@ -565,30 +628,64 @@ def test_progress_has_no_control_characters_where_they_are_unwanted(
     assert not set(seen) & {"\r", "\x1b"}
 
 
-@pytest.mark.parametrize("model", ["slow_model", "blocked_model"])
-def test_ctrl_c_says_how_to_continue_and_ends_with_2(faq: Path, model: str) -> None:
-    command = [*SCORED[:3], "--adapter", f"faq:{model}", "--concurrency", "1"]
+def interrupted(
+    folder: Path, model: str, concurrency: int, signals: int = 1
+) -> tuple[int, str, list[float]]:
+    """Sends Ctrl-C to `wink eval`; returns its code, its output, and when it spoke and ended."""
+    command = [*SCORED[:3], "--adapter", f"faq:{model}", "--concurrency", str(concurrency)]
     running = subprocess.Popen(
         [sys.executable, "-c", START, *command],
-        cwd=faq,
+        cwd=folder,
         env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not [*faq.glob("evals/runs/*")]:
+    while len([*folder.glob("evals/runs/*")]) < concurrency:
         assert running.poll() is None
     time.sleep(0.3)
+    assert running.stderr is not None
     running.send_signal(signal.SIGINT)
     started = time.monotonic()
+    said = running.stderr.readline()
+    times = [time.monotonic() - started]
+    for _ in range(signals - 1):
+        running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=10)
-    assert time.monotonic() - started < 2.5
-    assert (running.returncode, out) == (2, "")
-    assert err == (
+    times.append(time.monotonic() - started)
+    assert said == (
         "wink: interrupted; to continue, run wink eval faq:template cases.yaml --adapter "
-        f"faq:{model} --concurrency 1\n"
+        f"faq:{model} --concurrency {concurrency}\n"
     )
+    return running.returncode, f"{out}{err}", times
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("model", ["slow_model", "blocked_model"])
+def test_ctrl_c_says_how_to_continue_and_ends_with_2(
+    faq: Path, model: str, concurrency: int
+) -> None:
+    code, more, (said, ended) = interrupted(faq, model, concurrency)
+    assert (code, more) == (2, "")
+    assert said < 1
+    assert ended < 2.5
+
+
+def test_second_ctrl_c_ends_at_once_and_the_logs_can_be_continued(faq: Path, wink: Wink) -> None:
+    code, more, (said, ended) = interrupted(faq, "blocked_model", 2, signals=2)
+    assert (code, more) == (2, "")
+    assert ended - said < 1  # the first one alone would leave 1.5 seconds to the tools
+    for log in (faq / "evals" / "runs").iterdir():
+        assert RunFile.log(log) == LoggedRun()  # no request was answered
+    text = (faq / "faq.py").read_text()
+    text = text.replace(
+        "await to_thread(time.sleep, 30)", "return await super().ask_async(request)"
+    )
+    (faq / "faq.py").write_text(text.replace("Blocked([])", "Blocked(repeat(answer))"))
+    done = wink(*SCORED[:3], "--adapter", "faq:blocked_model", "--evaluators", "faq:correct")
+    assert (done.returncode, "100.0 % of 2 scored" in done.stdout) == (0, True)
+    assert len([*(faq / "evals" / "runs").iterdir()]) == 2
 
 
 # SIGINT may be ignored in this process, as in a shell's background job.
@@ -601,4 +698,5 @@ START = (
 def test_command_is_a_process_too(faq: Path) -> None:
     done = process(faq, *SCORED, "--fail-under", "1")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "2 of 2 to run")
+    assert not set(done.stderr) & {"\r", "\x1b"}
     assert done.stdout.endswith("gate holds: base correct: mean 1; limit 1\n")

@@ -366,6 +366,8 @@ def test_empty_values_are_errors_in_yaml_and_absent_in_csv(tmp_path: Path) -> No
     table = "id,message,params.text,params.count,expected,metadata.a\n1,,x,,,\n"
     [case] = load(tmp_path, table, "cases.csv")
     assert case == Case(id="1", params=(Question("x"),))
+    table = "id,params.text,params.count\n1,,2\n"
+    assert problems(tmp_path, table, "cases.csv") == ["2: params.text: Field required"]
 
 
 def test_params_are_given_by_type_or_directly_if_there_is_one_type(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from weakincentives.evals.distributions import (
     t_quantile,
     t_test,
     wilson,
+    z_quantile,
 )
 
 TOLERANCE = 1e-6
@@ -80,6 +81,26 @@ def test_without_a_standard_error_the_verdict_is_inconclusive(
 ) -> None:
     result = differences(values)
     assert (result.verdict, result.reason, result.p) == ("inconclusive", reason, None)
+    assert (result.standard_error, result.interval) == (None, None)
+    assert result.difference == (sum(values) / len(values) if values else None)
+
+
+def test_two_cases_have_a_very_wide_interval() -> None:
+    result = differences([0.1, 0.3])
+    assert (result.difference, result.standard_error) == about(0.2, 0.1)
+    assert result.interval == about(-1.070620, 1.470620)
+    assert result.p == pytest.approx(0.295167, abs=1e-5)
+    assert result.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(("count", "share"), [(20, 0.139108), (60, 0.048703)])
+def test_ties_decide_by_the_largest_share_of_changes_that_they_allow(
+    count: int, share: float
+) -> None:
+    assert beta_quantile(0.95, 1, count) == about(share)
+    right = {str(index): [1.0, 1.0] for index in range(count)}
+    verdicts = [compare_scores(right, right, margin=share + step).verdict for step in (-1e-4, 1e-4)]
+    assert verdicts == ["inconclusive", "equivalent"]
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
@@ -142,6 +163,9 @@ def test_variant_without_failures_is_compared_by_the_pairs_that_changed() -> Non
     assert (result.difference, result.standard_error) == about(-0.25, 0.163663)
     assert result.interval == about(-0.637002, 0.137002)
     assert (result.p, result.test, result.verdict) == (0.5, "exact McNemar", "inconclusive")
+    assert (result.up, result.down) == ((), ("3", "6"))
+    assert t_test(0.25 / 0.163663, 7) == pytest.approx(0.170471, abs=1e-5)
+    assert (wilson(8, 8), wilson(6, 8)) == (about(0.675592, 1), about(0.409275, 0.928521))
 
 
 @pytest.mark.parametrize(
@@ -192,6 +216,8 @@ def test_one_cluster_is_inconclusive_and_clusters_of_one_case_change_nothing() -
     result = differences(values, clusters=clusters("ABCD"))
     assert result == differences(values)
     assert (result.standard_error, result.verdict) == (about(0.042696), "better")
+    assert (result.difference, result.df) == (about(0.1875), 3)
+    assert result.p == pytest.approx(0.021875, abs=1e-5)
 
 
 MARGINS: dict[str, tuple[list[float], str, float, float]] = {
@@ -220,6 +246,29 @@ def test_equivalence_within_the_margin_comes_before_better_and_worse(name: str) 
     assert result.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("name", "interval", "narrower"),
+    [
+        ("above zero", (0.001832, 0.011918), (0.002727, 0.011023)),
+        ("around zero", (-0.012928, 0.020928), (-0.009718, 0.017718)),
+        ("below", (-0.066720, -0.033280), None),
+        ("wide", (-0.088351, 0.228351), None),
+    ],
+)
+def test_interval_of_95_percent_is_reported_and_that_of_90_percent_decides_equivalence(
+    name: str, interval: tuple[float, float], narrower: tuple[float, float] | None
+) -> None:
+    values = MARGINS[name][0]
+    result = differences(values, margin=0.02)
+    assert result.interval == about(*interval)
+    if name == "below":
+        assert result.p == pytest.approx(0.000199, abs=1e-6)
+    if narrower is not None:
+        least = max(map(abs, narrower))
+        verdicts = [differences(values, margin=least + step).verdict for step in (-1e-4, 1e-4)]
+        assert verdicts[1] == "equivalent" != verdicts[0]
+
+
 def test_lower_scores_are_better_if_the_score_says_so() -> None:
     values = MARGINS["below"][0]
     assert differences(values, higher_is_better=False).verdict == "better"
@@ -239,6 +288,8 @@ def test_errors_are_left_out_and_bounded() -> None:
     result = compare_scores(right, other)
     assert (result.cases, result.of) == (8, 10)
     assert (result.difference, result.if_errors) == (0.25, about(0.20, 0.40))
+    assert result.standard_error == about(0.163663)
+    assert t_test(0.25 / 0.163663, 7) == pytest.approx(0.170471, abs=1e-5)
     assert result.verdict == "inconclusive"
 
 
@@ -383,11 +434,19 @@ def test_variance_is_split_between_cases_and_repeats() -> None:
     )
     assert (result.case_variance, result.repeat_variance) == about(0.148148, 0.092593)
     assert result.more_cases == 189 - 6
+    assert (result.difference, result.standard_error) == about(0.055556, 0.200308)
+    assert result.case_variance is not None
+    assert result.repeat_variance is not None
+    for repeats, needed in ((1, 335), (3, 189), (10, 139)):  # more repeats cost fewer cases
+        spread = result.case_variance + result.repeat_variance * 3 / repeats
+        exact = (z_quantile(0.975) + z_quantile(0.8)) ** 2 * spread / 0.1**2
+        assert needed - 1 < exact <= needed
     result = compare_scores(
         cases("1011 0010 1111 0101 1101 0000"), cases("1110 0111 1111 1101 0111 0010")
     )
     assert (result.case_variance, result.repeat_variance) == about(-0.055556, 0.097222)
     assert (result.standard_error, result.p) == about(0.083333, 0.101939)
+    assert result.difference == about(0.166667)
 
 
 def test_kappa_subtracts_the_agreement_of_chance() -> None:
@@ -484,13 +543,21 @@ def test_equal_variants_are_rarely_called_different(count: int, repeats: int) ->
 
 @pytest.mark.slow
 def test_looks_while_runs_go_on_do_not_add_up() -> None:
-    worlds, wrong = 300, 0
+    worlds, wrong, naive = 300, 0, 0
     for seed in range(worlds):
         first, second = scores(seed, count=200)
         changes = [second[case][0] - first[case][0] for case in first]
         looks = [anytime_interval(changes[:count]) for count in range(10, 201, 10)]
         wrong += any(low > 0 or high < 0 for low, high in looks)
+        naive += any(
+            compare_scores(
+                *({case: it[case] for case in [*it][:count]} for it in (first, second))
+            ).verdict
+            in ("better", "worse")
+            for count in range(10, 201, 10)
+        )
     assert wrong / worlds <= 0.05
+    assert naive / worlds >= 0.10  # without the wider intervals
 
 
 def test_interval_for_looks_narrows_to_the_mean() -> None:

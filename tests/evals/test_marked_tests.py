@@ -106,6 +106,25 @@ def test_cases_that_failed_last_time_are_a_partial_experiment(project: Project) 
     assert ran.ret == 0
 
 
+def test_first_failing_evaluator_does_not_hide_the_others(project: Project) -> None:
+    setup = """
+CASES = CASES[:1]
+
+def polite(case, run):
+    return Score(False, "no greeting")
+
+def counted(case, run):
+    raise ValueError("no number")
+"""
+    test = TEST.replace("[correct]", "[polite, correct, counted]")
+    ran, text = project.runs(mark="share=1", setup=f"{setup}\nWRONG = (0,)", test=test)
+    ran.assert_outcomes(failed=1)
+    failure, report = text.split("= evals =")
+    for part in (failure, report):
+        for found in ("polite", "no greeting", "correct", "expected q0", "counted", "no number"):
+            assert found in part
+
+
 def test_test_fails_only_if_fewer_repeats_pass_than_its_share(project: Project) -> None:
     setup = """
 CASES = CASES[:3]

@@ -25,6 +25,7 @@ from support.eval_results import experiment, variant
 from weakincentives.evals import Case, EvalRun, Experiment, Score, evaluate
 from weakincentives.evals.comparisons import compare
 from weakincentives.evals.page import experiment_page
+from weakincentives.evals.scores import Scale, Value
 from weakincentives.redaction import Redactor
 
 TAG = re.compile(r'<script type="application/json" id="([^"]*)">(.*)</script>')
@@ -149,6 +150,21 @@ def test_two_experiments_with_the_same_variant_are_told_apart() -> None:
     ]
     words = index["comparisons"][0]["scores"][0]["words"]
     assert words.startswith("It is not clear whether base (B) is better or worse than base (A)")
+
+
+def test_marks_of_cases_follow_the_direction_of_the_score() -> None:
+    scales = {"cost": Scale(higher_is_better=False)}
+    costs: list[list[list[Value]]] = [[[0.010], [0.010], [0.010]], [[0.008], [0.012], [0.010]]]
+    a, b = (
+        variant(name, {"cost": cost}, scales=scales) for name, cost in zip("ab", costs, strict=True)
+    )
+    index = tags(page(experiment(a, b), comparisons=[compare(a, b)]))["index"]
+    assert [case[3:] for case in index["cases"]] == [
+        [[], ["cost (b)"]],
+        [["cost (b)"], []],
+        [[], []],
+    ]
+    assert all(one["scores"][0]["lower"] for one in index["variants"])
 
 
 def test_policy_allows_only_the_pages_own_scripts_and_styles() -> None:

@@ -1,5 +1,6 @@
 """Reports as text, JUnit XML and Markdown, also of texts that try to break them."""
 
+import json
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -11,6 +12,8 @@ from markdown_it import MarkdownIt
 from support.eval_results import experiment, variant
 from weakincentives.evals.ci_reports import junit_xml, markdown
 from weakincentives.evals.comparisons import compare
+from weakincentives.evals.experiment_files import experiment_json
+from weakincentives.evals.page import experiment_page
 from weakincentives.evals.reports import comparison_lines, experiment_lines, mean_text
 from weakincentives.evals.results import Experiment, RunResult, VariantResults
 from weakincentives.evals.scores import Scale, Value
@@ -48,8 +51,14 @@ def test_errors_are_not_zeros_in_any_report() -> None:
         markdown(saved),
         markdown(saved, [compared]),
         "\n".join(comparison_lines(compared)),
+        "".join(experiment_page(saved)),
+        "".join(experiment_page(experiment(one, compared.b), comparisons=[compared])),
     ):
         assert expected in text
+    [found] = json.loads("".join(experiment_json(saved)))["variants"].values()
+    summary = found["summaries"]["ok"]
+    counts = [summary[name] for name in ("mean", "scored", "runs", "errors", "inapplicable")]
+    assert counts == [1.0, 2, 4, 1, 1]
 
 
 def test_scores_of_zero_are_shown() -> None:
@@ -90,6 +99,8 @@ def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
     unpriced = [replace(it, usage=RunUsage(calls=1)) for it in one.results]
     text = lines(experiment(replace(one, results=unpriced)))
     assert "these runs cost an unknown amount" in text
+    text = lines(experiment(replace(one, results=[paid[0], unpriced[1]])))
+    assert "these runs cost at least $0.2500\n" in text
 
 
 def test_tokens_are_reported_if_there_are_any() -> None:

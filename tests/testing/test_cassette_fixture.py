@@ -93,14 +93,19 @@ def test_network_is_out_of_reach_unless_the_test_can_record(author: Author) -> N
 def test_each_parameter_and_each_cassette_of_a_test_has_its_own_file(author: Author) -> None:
     tests = (
         TEST
-        + "import pytest\n@pytest.mark.parametrize('text', ['a/b', 'A', 'a'])\n"
+        + "import pytest\nIDS = ['a/b', r'a\\b', '../x', 'con', 'A', 'a', 'x' * 300, 'é', 'a:b']\n"
+        + "@pytest.mark.parametrize('text', IDS)\n"
         + "def test_it(cassette, text):\n    assert ask(cassette, text) == text\n"
         + "    assert ask(cassette, 'Second.') == 'Second.'\n"
     )
-    author.runs(tests).assert_outcomes(passed=3)
+    author.runs(tests).assert_outcomes(passed=9)
     files = recorded(author)
-    assert len(files) == 6
-    author.runs(tests, "--cassette=none").assert_outcomes(passed=3)
+    assert len({name.lower() for name in files}) == 18
+    assert max(len(name.encode()) for name in files) <= 120
+    assert {*author.pytester.path.rglob("*.jsonl")} == {
+        author.pytester.path / "cassettes" / "test_shop" / name for name in files
+    }
+    author.runs(tests, "--cassette=none").assert_outcomes(passed=9)
 
 
 def test_answers_that_no_test_used_are_named_and_leave_in_a_rewrite(author: Author) -> None:
@@ -114,6 +119,8 @@ def test_answers_that_no_test_used_are_named_and_leave_in_a_rewrite(author: Auth
     result.stdout.fnmatch_lines(
         ["*cassettes with answers that no test used*", "*test_it.jsonl: 1 answers were not played"]
     )
+    author.runs(one, "--cassette=none").assert_outcomes(passed=1)
+    assert len(recorded(author)["test_it.jsonl"].splitlines()) == 3
     author.runs(one, "--cassette=rewrite").assert_outcomes(passed=1)
     assert len(recorded(author)["test_it.jsonl"].splitlines()) == 2
 
@@ -153,10 +160,16 @@ def test_it(cassette, text):
 
 @pytest.mark.slow
 def test_killed_rewrite_leaves_the_file_as_it_was(author: Author) -> None:
-    tests = TEST + "def test_it(cassette):\n    ask(cassette)\n"
+    replies = "c = cassette(ScriptedAdapter([say(it) for it in MESSAGES]))"
+    asks = "for it in MESSAGES[:COUNT]: MainLoop(c).execute(TEMPLATE, it)"
+    tests = (
+        f"{TEST}COUNT, MESSAGES = 5, 'abcde'\ndef test_it(cassette):\n    {replies}\n    {asks}\n"
+    )
     author.runs(tests).assert_outcomes(passed=1)
     before = recorded(author)
+    assert len(before["test_it.jsonl"].splitlines()) == 6
     waiting = tests + "    open('ready', 'w').close()\n    import time; time.sleep(60)\n"
+    waiting = waiting.replace("COUNT, MESSAGES = 5", "COUNT, MESSAGES = 3")
     author.pytester.makepyfile(test_shop=waiting)
     command = [sys.executable, "-m", "pytest", "--cassette=rewrite", "-p", "no:cacheprovider"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

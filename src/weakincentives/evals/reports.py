@@ -41,7 +41,8 @@ def experiment_lines(experiment: Experiment, by: str = "") -> Iterator[str]:
     for variant in experiment.variants.values():
         outcomes = Counter(result.outcome for result in variant.results)
         ends = ", ".join([f"{count:,} {outcome}" for outcome, count in outcomes.items()])
-        usage = f"{_cost(variant.usage)}{_tokens(variant.usage)}"
+        known = sum([result.usage.cost or 0.0 for result in variant.results])
+        usage = f"{_cost(variant.usage, known)}{_tokens(variant.usage)}"
         yield f"{variant.name}: {ends}; these runs cost {usage}"
         for score, group, part in score_rows(variant, by):
             yield f"  {'  ' * bool(group)}{group or score}: {summary_text(part, score)}"
@@ -77,7 +78,9 @@ def _beginning(problem: str) -> str:
     return cut(" ".join(problem[: 10 * _LINE].split()), _LINE, counted=False)
 
 
-def _cost(usage: RunUsage) -> str:
+def _cost(usage: RunUsage, known: float = 0.0) -> str:
+    if usage.cost is None and known:
+        return f"at least ${known:.4f}"
     if usage.cost is None:
         return "an unknown amount" if usage.calls else "$0"
     return f"${usage.cost:.4f}"

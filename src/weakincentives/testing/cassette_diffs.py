@@ -63,6 +63,7 @@ class HasAsked(Protocol):
     """A recording."""
 
     asked: Asked
+    line: int
 
 
 def describe_miss(asked: Asked, recordings: Known) -> str:
@@ -71,9 +72,10 @@ def describe_miss(asked: Asked, recordings: Known) -> str:
     others = [recordings.plain(it.asked) for it in recordings]
     if not others:
         return "- the cassette has no recordings"
-    changes = min((list(_changes(asked_parts, it)) for it in others), key=len)
-    lines = changes[:_MAX_CHANGES]
-    if more := len(changes) - len(lines):
+    found = [list(_changes(asked_parts, it)) for it in others]
+    nearest, changes = min(zip(recordings, found, strict=True), key=lambda pair: len(pair[1]))
+    lines = [f"the nearest recording is line {nearest.line}", *changes[:_MAX_CHANGES]]
+    if (more := len(changes) - _MAX_CHANGES) > 0:
         lines.append(f"and {more} more differences")
     if sections := _sections(asked_parts):
         stale = sum(_sections(it) != sections for it in others)

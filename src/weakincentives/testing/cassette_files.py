@@ -28,9 +28,13 @@ _PARTS = ("tools", "output", "settings", "model")
 
 @dataclass(slots=True)
 class Recording:
-    """The answers to equal requests, in the order in which they were given."""
+    """The answers to equal requests, in the order in which they were given.
+
+    `line` is the number of the first one's line in the file.
+    """
 
     asked: Asked
+    line: int = 0
     replies: list[Line] = field(default_factory=list[Line])
     played: int = 0
 
@@ -148,7 +152,8 @@ class Recordings:
         replies: list[Line] = line["replies"]
         if not replies or any("reply" not in reply for reply in replies):
             raise ValueError("it has no replies")
-        self._by_key.setdefault(self._key(asked), Recording(asked)).replies += replies
+        recording = Recording(asked, len(lines) + 1)
+        self._by_key.setdefault(self._key(asked), recording).replies += replies
 
 
 def _prefixes(messages: list[Line]) -> list[str]:
