@@ -138,8 +138,8 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         return openai
 
     def is_key_missing(self, error: Exception) -> bool:
-        # The SDK's other errors are converted before this method is called.
-        return isinstance(error, self.sdk().OpenAIError)
+        sdk = self.sdk()  # an `APIError` comes from a request, which was sent with a key
+        return isinstance(error, sdk.OpenAIError) and not isinstance(error, sdk.APIError)
 
     def translate(self, error: Exception) -> PromptEvaluationError:
         failure = super().translate(error)
