@@ -13,11 +13,11 @@ __all__ = [
     "annotations_of",
     "argument_remedy",
     "check_names",
-    "checks_names",
     "did_you_mean",
     "is_coroutine_function",
     "selector_form",
     "signature_of",
+    "with_remedies",
 ]
 
 _POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
@@ -112,7 +112,7 @@ def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> No
             raise TypeError(f"{function} got an unexpected keyword argument {name!r}; {remedy}")
 
 
-def checks_names[F: AnyFunction](constructor: F) -> F:
+def with_remedies[F: AnyFunction](constructor: F) -> F:
     """Decorates an `__init__` without `**`, so that an unknown name raises an error with a remedy.
 
     The `TypeError` names the class of the instance, which may be a subclass.

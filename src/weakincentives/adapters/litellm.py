@@ -26,7 +26,7 @@ from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
 from ..model_settings import ModelSettings
 from ..redaction import Redactor, causes, credentials_in
-from ..signatures import checks_names
+from ..signatures import with_remedies
 from .chat_completions import ChatCodec, text_of
 from .cited_text import read_citation
 from .codec import AnyJson, CodecOptions, JsonObject, PromptRole, merge_counts
@@ -88,7 +88,7 @@ class LiteLLMAdapter(CodecAdapter):
 
     name = _PROVIDER
 
-    @checks_names
+    @with_remedies
     def __init__(
         self,
         model: str,

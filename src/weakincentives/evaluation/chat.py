@@ -13,7 +13,7 @@ from ..model_settings import ModelSettings
 from ..prompt.template import Prompt, PromptTemplate
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.session import Session
-from ..signatures import checks_names
+from ..signatures import with_remedies
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter, adapter_in
 from .approval import Approver, Decision
@@ -65,7 +65,7 @@ class Chat[Out]:
     chat, or another one in the session, is running a turn raises `ConcurrentRunError`.
     """
 
-    @checks_names
+    @with_remedies
     def __init__(
         self,
         loop: MainLoop | ProviderAdapter | str,

@@ -8,7 +8,7 @@ from ..content import Part
 from ..limits import Clock, check_count, utc_now
 from ..model_settings import ModelSettings
 from ..prompt.context import Evaluator
-from ..signatures import checks_names
+from ..signatures import with_remedies
 from .adapter import (
     ExecutionOptions,
     ProviderAdapter,
@@ -56,7 +56,7 @@ class MainLoop:
     and `settings` replace those of the template and the adapter.
     """
 
-    @checks_names
+    @with_remedies
     def __init__(
         self,
         adapter: ProviderAdapter | Evaluator | str | None = None,

@@ -8,7 +8,7 @@ from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import RunConfig
 from ...limits import Clock, utc_now
 from ...model_settings import ModelSettings
-from ...signatures import checks_names
+from ...signatures import with_remedies
 from ..chat_completions import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
 from ..http_clients import MAX_REPLY_BYTES, read_origin
@@ -71,7 +71,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     name = "openai"
     sdk_name = "OpenAI"
 
-    @checks_names
+    @with_remedies
     def __init__(
         self,
         model: str,
