@@ -129,6 +129,13 @@ def test_repr_summarizes_prompt_response_execution_and_conversation() -> None:
     assert repr(execution.conversation) == "<Conversation shop/support messages=3 tokens=10>"
 
 
+def test_str_of_an_execution_and_its_response_is_the_text_of_the_answer() -> None:
+    execution = MainLoop(ScriptedAdapter([say("It is open.")])).execute(
+        PromptTemplate(ns="shop", key="support"), "Is it open?"
+    )
+    assert str(execution) == str(execution.response) == "It is open."
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -7,6 +7,16 @@ from typing import Any
 
 import pytest
 
+from weakincentives import (
+    Chat,
+    MarkdownSection,
+    ModelSettings,
+    Prompt,
+    PromptTemplate,
+    RunConfig,
+)
+from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.session import Session
@@ -154,3 +164,50 @@ def test_unknown_name_is_answered_with_its_synonym_or_the_nearest_one(
     name: str, known: list[str], remedy: str
 ) -> None:
     assert did_you_mean(name, known) == remedy
+
+
+TO_A_SECTION = "pass them to a section, such as MarkdownSection(title=…, template=…, tools=[…])"
+TO_ITS_TEXT = "write them in a section, such as MarkdownSection(title=…, template=…)"
+TO_AN_ADAPTER = "pass it to the adapter, such as adapter_for(model, base_url=…)"
+# Any: arguments that type checkers reject
+TEMPLATE: Any = PromptTemplate
+LOOP: Any = MainLoop(ScriptedAdapter([]))
+TASK = PromptTemplate(ns="n", key="k")
+
+
+@pytest.mark.parametrize(
+    ("create", "given", "remedy"),
+    [
+        (partial(TEMPLATE, ns="n", key="k"), "tools", TO_A_SECTION),
+        (partial(TEMPLATE[int], ns="n", key="k"), "instructions", TO_ITS_TEXT),
+        (partial(Prompt[int], ns="n", key="k"), "tools", TO_A_SECTION),
+        (partial(TEMPLATE, ns="n", key="k"), "section", "did you mean 'sections'?"),
+        (partial(TEMPLATE, ns="n", key="k"), "temperature", "ModelSettings(temperature=…)"),
+        (partial(MainLoop, ScriptedAdapter([])), "base_url", TO_AN_ADAPTER),
+        (partial(MainLoop, ScriptedAdapter([])), "model", "did you mean 'adapter'?"),
+        (partial(Chat, LOOP, TASK), "tools", TO_A_SECTION),
+        (partial(LOOP.execute, TASK), "tools", TO_A_SECTION),
+        (RunConfig, "base_url", TO_AN_ADAPTER),
+        (partial(MarkdownSection, title="T", template="T"), "tool", "did you mean 'tools'?"),
+        (partial(OpenAIAdapter, "m"), "temperature", "ModelSettings(temperature=…)"),
+        (partial(AnthropicAdapter, "m"), "baseurl", "did you mean 'base_url'?"),
+        (ModelSettings, "temprature", "did you mean 'temperature'?"),
+    ],
+)
+def test_unknown_argument_is_answered_with_the_place_where_it_belongs(
+    create: Any, given: str, remedy: str
+) -> None:
+    with pytest.raises(TypeError, match=f"argument {given!r}") as caught:
+        create(**{given: "x"})
+    assert str(caught.value).endswith(remedy)
+
+
+def test_subclass_is_named_by_the_error_for_an_unknown_argument() -> None:
+    class Support(MainLoop):
+        pass
+
+    create: Any = Support
+    with pytest.raises(
+        TypeError, match=r"^Support\(\) got an unexpected keyword argument 'budget'"
+    ):
+        create(ScriptedAdapter([]), budget=None)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from dataclasses import replace
 from uuid import uuid4
 
@@ -154,7 +153,7 @@ class LiveChat:
     ) -> AsyncGenerator[StreamEvent[object]]:
         self._suspension = ""
         try:
-            async with aclosing(self._chat.stream_async(message, **options)) as events:
+            async with self._chat.stream_async(message, **options) as events:
                 async for event in events:
                     yield event
         except RunSuspended as error:

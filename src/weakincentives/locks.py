@@ -15,7 +15,7 @@ __all__ = ["ConcurrentRunError", "Reservation", "RunStack", "RunToken"]
 
 
 _CLOSE_STREAM = (
-    "read it to its end or close it, with contextlib.aclosing or closing, since `break` leaves a "
+    "read it to its end, or close it with a `with` or `async with` block, since `break` leaves a "
     "stream open; otherwise "
 )
 

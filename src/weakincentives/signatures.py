@@ -4,16 +4,20 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import wraps
 from inspect import Parameter
+from typing import Any, cast
 
 __all__ = [
     "AnyFunction",
     "annotations_of",
+    "argument_remedy",
     "check_names",
     "did_you_mean",
     "is_coroutine_function",
     "selector_form",
     "signature_of",
+    "with_remedies",
 ]
 
 _POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
@@ -31,6 +35,17 @@ _SYNONYMS = {
     "total_tokens_limit": "max_tokens",
     "usage_limits": "budget",
 }
+
+# Where this library takes the arguments that other libraries pass to an agent or a run.
+_ELSEWHERE = {
+    "api_key": "pass it to the adapter, such as adapter_for(model, api_key=…)",
+    "base_url": "pass it to the adapter, such as adapter_for(model, base_url=…)",
+    "instructions": "write them in a section, such as MarkdownSection(title=…, template=…)",
+    "output_type": "declare the output on the template, such as PromptTemplate[Answer](…)",
+    "system_prompt": "write it in a section, such as MarkdownSection(title=…, template=…)",
+    "tools": "pass them to a section, such as MarkdownSection(title=…, template=…, tools=[…])",
+}
+_SETTINGS = {"max_output_tokens", "reasoning", "temperature", "tool_choice", "top_p"}
 
 type AnyFunction = Callable[..., object]
 """A function that users pass, whose signature is read before it is called."""
@@ -93,8 +108,35 @@ def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> No
     names = list(known)
     for name in given:
         if name not in names:
-            remedy = did_you_mean(name, names, "it takes")
+            remedy = argument_remedy(name, names, "it takes")
             raise TypeError(f"{function} got an unexpected keyword argument {name!r}; {remedy}")
+
+
+def with_remedies[F: AnyFunction](constructor: F) -> F:
+    """Decorates an `__init__` without `**`, so that an unknown name raises an error with a remedy.
+
+    The `TypeError` names the class of the instance, which may be a subclass.
+    """
+    init: Any = constructor  # Any: a function, of which this reads the parameters
+    code = init.__code__
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    known = frozenset(names)
+
+    @wraps(init)
+    def construct(self: object, *args: object, **given: object) -> None:
+        if not known.issuperset(given):
+            check_names(f"{type(self).__name__}()", given, names)
+        init(self, *args, **given)
+
+    return cast(F, construct)
+
+
+def argument_remedy(name: str, known: Iterable[str], otherwise: str = "use one of") -> str:
+    """Returns the remedy for an unknown argument: where it belongs, or that of `did_you_mean`."""
+    names = list(known)
+    if name in _SETTINGS and "settings" in names:
+        return f"pass settings=ModelSettings({name}=…)"
+    return _ELSEWHERE.get(name) or did_you_mean(name, names, otherwise)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "use one of") -> str:

@@ -617,6 +617,9 @@ def test_missing_api_key_error_names_the_environment_variable(api: Any, run: Run
         run(connect(server, api, api_key=None), prompt(), Session())
     assert (caught.value.phase, caught.value.code) == ("request", "authentication")
     assert ".; " not in str(caught.value)  # our remedy follows the SDK's sentence
+    assert "Missing credentials" not in (report := report_of(caught.value))
+    assert "authentication method" not in report
+    assert caught.value.__cause__ is None
 
 
 @pytest.mark.claim("TL-34")

@@ -9,6 +9,7 @@ import pytest
 from support.agents import Args, prompt, tool
 from support.scripted_server import Fail, Say, ScriptedServer
 from weakincentives.adapters import profiles
+from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.limits import Deadline
@@ -18,7 +19,7 @@ UNAUTHORIZED = Fail(401, "Invalid API Key")
 NOT_FOUND = Fail(404, "File Not Found")
 
 
-def failure(adapter: OpenAIAdapter) -> PromptEvaluationError:
+def failure(adapter: OpenAIAdapter | AnthropicAdapter) -> PromptEvaluationError:
     with pytest.raises(PromptEvaluationError) as caught:
         adapter.evaluate(prompt(), session=Session())
     return caught.value
@@ -55,6 +56,16 @@ def test_not_found_error_names_the_request_url() -> None:
         responses = failure(connect(url, api_key="x"))
     assert chat.remedy.endswith(f"; the request went to {url}/chat/completions")
     assert responses.remedy.endswith("; most compatible servers need api='chat'")
+
+
+def test_not_found_error_of_a_doubled_version_in_the_path_names_base_url() -> None:
+    with ScriptedServer(NOT_FOUND) as server:
+        url = f"{server.openai_url.removesuffix('/v1')}/v1/"
+        adapter = AnthropicAdapter("m", base_url=url, api_key="x", max_retries=0)
+        error = failure(adapter)
+    assert error.remedy == (
+        f"remove /v1 from the end of base_url; the request went to {url}v1/messages"
+    )
 
 
 def test_connection_error_names_the_server_address() -> None:

@@ -147,12 +147,88 @@ def test_exception_thrown_into_a_stream_ends_the_run(start: Start) -> None:
     assert MainLoop(adapter).execute(prompt(), session=session).text == "Fine."
 
 
+@every_stream
+def test_leaving_a_with_block_ends_a_streams_run(start: Start) -> None:
+    adapter = ScriptedAdapter([call(("probe", {})), say("Never.")])
+    stream: Any = start(adapter, prompt(tool(ok)), session := Session())
+    with stream as events:
+        for _ in events:
+            break
+    assert (list(events), len(adapter.requests)) == ([], 1)
+    again = ScriptedAdapter([say("Fine.")])
+    assert MainLoop(again).execute(prompt(), session=session).text == "Fine."
+
+
+@pytest.mark.parametrize("has_error", [False, True])
+def test_leaving_an_async_with_block_ends_a_streams_run(*, has_error: bool) -> None:
+    async def run(start: Callable[..., Any], *arguments: Any) -> str:
+        session = Session()
+        adapter = ScriptedAdapter([call(("probe", {})), say("Never.")])
+        asked = prompt(tool(ok))
+        try:
+            async with start(adapter, asked, session) as events:
+                async for _ in events:
+                    if has_error:
+                        raise ZeroDivisionError
+                    break
+        except ZeroDivisionError:
+            assert has_error
+        assert len(adapter.requests) == 1
+        again = ScriptedAdapter([say("Fine.")])
+        return (await MainLoop(again).execute_async(asked, session=session)).text
+
+    def of_adapter(adapter: ScriptedAdapter, asked: Any, session: Session) -> Any:
+        return adapter.stream_async(asked, session=session)
+
+    def of_loop(adapter: ScriptedAdapter, asked: Any, session: Session) -> Any:
+        return MainLoop(adapter).stream_async(asked, session=session)
+
+    def of_chat(adapter: ScriptedAdapter, asked: Any, session: Session) -> Any:
+        return Chat(MainLoop(adapter), asked, session=session).stream_async("Go")
+
+    for start in (of_adapter, of_loop, of_chat):
+        assert asyncio.run(run(start)) == "Fine."
+
+
+def test_stream_of_a_nested_run_is_a_context_manager() -> None:
+    texts: list[str] = []
+
+    async def nested(_: Args, *, context: ToolContext) -> ToolResult[object]:
+        adapter: Any = context.adapter
+        async with adapter.stream_async(prompt(), session=Session()) as events:
+            texts.extend([event.text async for event in events if isinstance(event, TextDelta)])
+        with adapter.stream(prompt(), session=Session()) as plain:
+            texts.extend([event.text for event in plain if isinstance(event, TextDelta)])
+        return ToolResult("ok")
+
+    replies = [call(("nested", {})), say("In."), say("Side."), say("Out.")]
+    loop = MainLoop(ScriptedAdapter(replies))
+    asked = prompt(tool(nested, name="nested"))
+    assert asyncio.run(loop.execute_async(asked)).text == "Out."
+    assert texts == ["In.", "Side."]
+
+
+def test_async_stream_without_a_loop_behaves_as_an_async_generator() -> None:
+    async def run() -> object:
+        events = MainLoop(ScriptedAdapter([say("One two.")])).stream_async(prompt())
+        assert await anext(events) == TextDelta("One two.")
+        assert isinstance(await events.asend(None), Completed)
+        assert [event async for event in events] == []
+        stopped = MainLoop(ScriptedAdapter([say("One two.")])).stream_async(prompt())
+        await anext(stopped)
+        with pytest.raises(ZeroDivisionError):
+            await stopped.athrow(ZeroDivisionError())
+        return await anext(stopped, None)
+
+    assert asyncio.run(run()) is None
+
+
 @pytest.mark.parametrize("start", [loop_stream, adapter_stream])
 def test_run_during_an_open_stream_raises_concurrent_run_error(start: Start) -> None:
     session = Session()
     events = start(ScriptedAdapter([say("One two.")]), prompt(), session)
     next(events)
-    with pytest.raises(ConcurrentRunError, match=r"an open stream of 'agent'; .*aclosing"):
+    with pytest.raises(ConcurrentRunError, match=r"an open stream of 'agent'; .*`async with`"):
         MainLoop(ScriptedAdapter([])).execute(prompt(), session=session)
     events.close()
 

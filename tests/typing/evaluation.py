@@ -112,6 +112,9 @@ assert_type(chat, Chat[Answer])
 assert_type(chat.send("Hi"), Execution[Answer])
 assert_type(chat.send("Hi").output, Answer)
 assert_type(next(chat.stream("Hi")), StreamEvent[Answer])
+with chat.stream("Hi") as events, MainLoop(openai).stream(template) as of_loop:
+    assert_type(next(events), StreamEvent[Answer])
+    assert_type(next(of_loop), StreamEvent[Answer])
 match next(chat.stream("Hi")):
     case OutputDelta(partial) as delta:
         assert_type(partial, Json)
@@ -123,6 +126,9 @@ match next(chat.stream("Hi")):
 async def chat_async() -> None:
     assert_type((await chat.send_async("Hi")).output, Answer)
     assert_type(await anext(chat.stream_async("Hi")), StreamEvent[Answer])
+    async with openai.stream_async(template, session=session) as events:
+        async for event in events:
+            assert_type(event, StreamEvent[Answer])
 
 
 # A handler evaluates another prompt with its context.

@@ -26,6 +26,7 @@ from ..evaluation.inner_loop import RunConfig
 from ..limits import Clock, utc_now
 from ..model_settings import ModelSettings
 from ..redaction import Redactor, causes, credentials_in
+from ..signatures import with_remedies
 from .chat_completions import ChatCodec, text_of
 from .cited_text import read_citation
 from .codec import AnyJson, CodecOptions, JsonObject, PromptRole, merge_counts
@@ -45,6 +46,10 @@ __all__ = ["LiteLLMAdapter"]
 
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
+# The beginning of LiteLLM's own errors, which have various statuses.
+_KEY_IS_MISSING = re.compile(
+    r"litellm\.\w+: (\w+: )?(\w+ - )?missing (credentials|\w+ api key)", re.IGNORECASE
+)
 # Where LiteLLM stores a call's listeners: in its own attributes and in the call's options.
 _LISTENERS = (
     "callbacks input_callback success_callback failure_callback service_callback logger_fn"
@@ -87,6 +92,7 @@ class LiteLLMAdapter(CodecAdapter):
 
     name = _PROVIDER
 
+    @with_remedies
     def __init__(
         self,
         model: str,
@@ -216,6 +222,9 @@ class LiteLLMAdapter(CodecAdapter):
         errors = list(causes(error))
         if isinstance(error, self.litellm.Timeout):
             return error_from_request(_PROVIDER, "timeout", "the provider did not answer in time")
+        if _KEY_IS_MISSING.match(str(error)):
+            remedy = "pass api_key or set the provider's variable"
+            return error_from_request(_PROVIDER, "authentication", "the API key is missing", remedy)
         for cause in reversed(errors):
             if (translated := error_from_http(_PROVIDER, cause)) is not None:
                 return translated
@@ -241,7 +250,9 @@ class LiteLLMAdapter(CodecAdapter):
     def safe_cause(self, error: Exception) -> Exception | None:
         # A provider that rejects a key may quote part of it.
         refused = getattr(error, "status_code", None) in (401, 403)
-        return None if refused else super().safe_cause(error)
+        if refused or _KEY_IS_MISSING.match(str(error)):
+            return None
+        return super().safe_cause(error)
 
     def _provider(self, model: str, base_url: str | None) -> str:
         """Returns LiteLLM's name for the provider, or `""` for an unknown provider."""

@@ -245,7 +245,10 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
             retry_after=error.response.headers.get("retry-after"),
         )
         if failure.code == "not_found" and "base_url" in failure.remedy:
-            failure.remedy += f"; the request went to {read_address(error).url}"
+            url = read_address(error).url
+            if "/v1/v1/" in url:
+                failure.remedy = "remove /v1 from the end of base_url"
+            failure.remedy += f"; the request went to {url}"
         return failure
 
     def translate(self, error: Exception) -> PromptEvaluationError:
@@ -294,7 +297,9 @@ class SDKAdapter[Client, AsyncClient](CodecAdapter):
 
     def safe_cause(self, error: Exception) -> Exception | None:
         # The HTTP library's own errors may quote headers in another form.
-        return None if isinstance(error.__cause__, Exception) else super().safe_cause(error)
+        if isinstance(error.__cause__, Exception) or self.is_key_missing(error):
+            return None
+        return super().safe_cause(error)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # hide `__getattr__` from type checkers: it would accept misspelt names
     from .exports import *  # noqa: F403 - `exports` lists the names once
-    from .exports import __all__  # noqa: F401 - for `import *`
 else:
 
     def __getattr__(name: str) -> object:

@@ -24,7 +24,7 @@ from ..protocols import EventBus, SessionProtocol
 from ..record_types import AnyType
 from ..runtime.events import Operation
 from ..runtime.session import Session
-from ..signatures import AnyFunction, did_you_mean
+from ..signatures import AnyFunction, argument_remedy
 from ..visibility import SectionPath, SectionVisibility
 from .approval import Approver, Decision
 from .chat_turn import ChatTurn
@@ -523,7 +523,7 @@ def check_arguments(
     """
     if unknown := sorted(options.keys() - known.__annotations__):
         names = [name for name in known.__annotations__ if name not in _INTERNAL]
-        remedy = did_you_mean(unknown[0], names)
+        remedy = argument_remedy(unknown[0], names)
         raise TypeError(f"unknown argument {unknown[0]!r} of an evaluation; {remedy}")
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"

@@ -13,6 +13,7 @@ from ..model_settings import ModelSettings
 from ..prompt.template import Prompt, PromptTemplate
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.session import Session
+from ..signatures import with_remedies
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter, adapter_in
 from .approval import Approver, Decision
@@ -23,7 +24,7 @@ from .main_loop import Execution, ExecutionOptions, MainLoop
 from .messages import AssistantMessage, Message, UserMessage
 from .response import Completed, StreamEvent
 from .run import NestedAdapter, has_own_loop
-from .run_stream import run_stream
+from .run_stream import async_run_stream, run_stream
 from .suspension import Suspension
 
 __all__ = ["Chat", "TurnOptions"]
@@ -64,6 +65,7 @@ class Chat[Out]:
     chat, or another one in the session, is running a turn raises `ConcurrentRunError`.
     """
 
+    @with_remedies
     def __init__(
         self,
         loop: MainLoop | ProviderAdapter | str,
@@ -159,7 +161,7 @@ class Chat[Out]:
     ) -> Generator[StreamEvent[Out]]:
         """Like `send`, but yields events as they happen; the last one contains the response.
 
-        Close the generator, from any thread, to stop the turn early.
+        Leave its `with` block, or close it from any thread, to stop the turn early.
         """
         last: Completed[Out] | None = None
         with (
@@ -174,6 +176,7 @@ class Chat[Out]:
         if last is not None:
             yield last  # after the turn's end, because the reader may now send a message
 
+    @async_run_stream
     async def stream_async(
         self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:

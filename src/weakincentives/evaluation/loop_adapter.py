@@ -7,7 +7,7 @@ from typing import Unpack
 from .adapter import ConnectingAdapter, LoopOptions, Runnable, takes_bindings
 from .response import PromptResponse, StreamEvent
 from .run import Run
-from .run_stream import run_stream
+from .run_stream import async_run_stream, run_stream
 
 __all__ = ["LoopAdapter"]
 
@@ -49,12 +49,13 @@ class LoopAdapter(ConnectingAdapter):
     ) -> Generator[StreamEvent[Out]]:
         """Evaluates `prompt` and yields events as they happen; the last one contains the response.
 
-        Close the generator, from any thread, to stop early: no further calls run, and finished
-        calls keep their effects.
+        Leave its `with` block, or close it from any thread, to stop early: no further calls run,
+        and finished calls keep their effects.
         """
         yield from Run(self, prompt, options, streamed=True).stream()
 
     @takes_bindings
+    @async_run_stream
     async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Runnable[Out], /, **options: Unpack[LoopOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:

@@ -8,6 +8,7 @@ from ..content import Part
 from ..limits import Clock, check_count, utc_now
 from ..model_settings import ModelSettings
 from ..prompt.context import Evaluator
+from ..signatures import with_remedies
 from .adapter import (
     ExecutionOptions,
     ProviderAdapter,
@@ -23,7 +24,7 @@ from .config import RunConfig, layered, with_settings
 from .errors import ExpansionLimitError
 from .response import Execution, Expansion, StreamEvent
 from .run import NestedAdapter, Run
-from .run_stream import run_stream
+from .run_stream import async_run_stream, run_stream
 from .suspension import Suspension
 
 __all__ = [
@@ -55,6 +56,7 @@ class MainLoop:
     and `settings` replace those of the template and the adapter.
     """
 
+    @with_remedies
     def __init__(
         self,
         adapter: ProviderAdapter | Evaluator | str | None = None,
@@ -150,11 +152,12 @@ class MainLoop:
         """Like `execute`, but yields events as they happen; the last one contains the response.
 
         Discard earlier text after `Restarted` and `AnswerRejected`. The response's usage covers all
-        evaluations. Close the generator, from any thread, to stop early.
+        evaluations. Leave its `with` block, or close it from any thread, to stop early.
         """
         yield from self._run(prompt, with_message(options, user_message), streamed=True).stream()
 
     @takes_bindings
+    @async_run_stream
     async def stream_async[Out](
         self,
         prompt: Runnable[Out],

@@ -65,6 +65,9 @@ class PromptResponse[Out](Parametrized):
             f"characters={len(self.text)} turns={self.turns} tokens={self.usage.total_tokens}>"
         )
 
+    def __str__(self) -> str:
+        return self.text
+
     def _repr_markdown_(self) -> str:
         """Renders the answer as Markdown for notebooks."""
         turns = f"{self.turns} turn{'s' * (self.turns != 1)}"
@@ -125,6 +128,9 @@ class Execution[Out]:
     def __repr__(self) -> str:
         tokens = self.usage.total_tokens
         return f"<Execution restarts={self.restarts} tokens={tokens} response={self.response!r}>"
+
+    def __str__(self) -> str:
+        return self.text
 
     def _repr_markdown_(self) -> str:
         """Renders the final answer as Markdown for notebooks."""

@@ -51,7 +51,7 @@ from .messages import UserMessage, keep_media
 from .response import Completed, Execution, Expansion, PromptResponse, Restarted, StreamEvent
 from .run_log import OpenCall
 from .run_records import new_log, with_record
-from .run_stream import run_stream
+from .run_stream import async_run_stream, run_stream
 from .tool_executor import AdapterOfCall
 from .whole_evaluations import OWN_LOOP, WholeEvaluation, WholeEvaluations, check_config
 
@@ -81,8 +81,7 @@ class Run[Out]:
         streamed: bool = False,
     ) -> None:
         known = LoopOptions if restarts is None else ExecutionOptions
-        prompt = bound(prompt)
-        check_arguments(prompt, options, known, Prompt, RenderedPrompt)
+        check_arguments(prompt := bound(prompt), options, known, Prompt, RenderedPrompt)
         every: Any = options  # ExecutionOptions has all keys of LoopOptions
         given = with_record(every)
         session, used = session_in(given), adapter_in(given, adapter)
@@ -563,6 +562,7 @@ class NestedAdapter(ProviderAdapter):
         yield from self._run(prompt, options, streamed=True).stream()
 
     @takes_bindings
+    @async_run_stream
     async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Runnable[Out], /, **options: Unpack[ExecutionOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:

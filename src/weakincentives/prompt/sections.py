@@ -16,7 +16,7 @@ from ..generics import Parametrized
 from ..protocols import DeclaredState, StateSlice, StateView
 from ..record_types import RECORD_TYPES, is_instance, is_record_type, record_class
 from ..resources import ResourceRegistry
-from ..signatures import AnyFunction
+from ..signatures import AnyFunction, with_remedies
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError, PromptValidationError
 from .text_template import compiled, dedented
@@ -105,6 +105,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         section._arguments = args, kwargs
         return section
 
+    @with_remedies
     def __init__(
         self,
         *,

@@ -17,7 +17,7 @@ from ..locks import RunStack
 from ..protocols import SessionProtocol, StateView
 from ..record_types import AnyType, is_instance, is_record_type, is_typed_dict
 from ..resources import Bindable, ResourceContext, ResourceRegistry
-from ..signatures import did_you_mean
+from ..signatures import did_you_mean, with_remedies
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .context import OutputCheck
 from .errors import PromptValidationError
@@ -72,6 +72,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     settings: "ModelSettings | None"
     registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
 
+    @with_remedies
     def __init__(
         self,
         *,

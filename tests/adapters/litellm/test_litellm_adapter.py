@@ -286,6 +286,22 @@ def test_api_key_is_sent_only_to_the_provider(
 
 
 @drivers
+@pytest.mark.parametrize("model", [OPENAI, ANTHROPIC, "gemini/gemini-2.5-pro"])
+def test_missing_api_key_is_reported_without_litellms_own_error(
+    model: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with ScriptedServer() as server, pytest.raises(PromptEvaluationError) as caught:
+        run(connect(server, model, api_key=None), prompt(), Session())
+    assert (caught.value.code, caught.value.message) == (
+        "authentication",
+        "the API key is missing",
+    )
+    assert caught.value.__cause__ is None
+
+
+@drivers
 @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 @pytest.mark.parametrize("code", [["x", KEY], {"x": KEY}, 7, True])
 def test_error_code_of_any_type_is_classified(model: str, run: Run, code: object) -> None:

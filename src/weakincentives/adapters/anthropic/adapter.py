@@ -14,6 +14,7 @@ from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
 from ...model_settings import ModelSettings
 from ...prompt.renderer import AnyRenderedPrompt
+from ...signatures import with_remedies
 from ..claude_media import CLOUD_MEDIA
 from ..codec import Codec, JsonObject
 from ..http_clients import MAX_REPLY_BYTES, read_origin
@@ -60,6 +61,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
     sdk_name = "Anthropic"
     path = "/v1/messages"
 
+    @with_remedies
     def __init__(
         self,
         model: str,

@@ -8,6 +8,7 @@ from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import RunConfig
 from ...limits import Clock, utc_now
 from ...model_settings import ModelSettings
+from ...signatures import with_remedies
 from ..chat_completions import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
 from ..http_clients import MAX_REPLY_BYTES, read_origin
@@ -70,6 +71,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
     name = "openai"
     sdk_name = "OpenAI"
 
+    @with_remedies
     def __init__(
         self,
         model: str,
@@ -138,8 +140,8 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         return openai
 
     def is_key_missing(self, error: Exception) -> bool:
-        # The SDK's other errors are converted before this method is called.
-        return isinstance(error, self.sdk().OpenAIError)
+        sdk = self.sdk()  # an `APIError` comes from a request, which was sent with a key
+        return isinstance(error, sdk.OpenAIError) and not isinstance(error, sdk.APIError)
 
     def translate(self, error: Exception) -> PromptEvaluationError:
         failure = super().translate(error)
