@@ -183,11 +183,17 @@ def _blocks_without_prompts(document: Document) -> Iterable[Region]:
 
 
 def _blocks_but_tests(document: Document) -> Iterable[Region]:
-    """Python blocks of a page, except files that the page's commands run."""
+    """Python blocks of a page, except scripts that the page's commands run.
+
+    A script that does nothing when it is imported runs here too, so that later blocks see its names.
+    """
     for region in _blocks(document):
-        name = re.match(r"# (\w+\.py)\n", str(region.parsed))
-        if name is None or not re.search(
-            rf"^\$ python (-m pytest .*)?{name[1]}", document.text, re.MULTILINE
+        text = str(region.parsed)
+        name = re.match(r"# (\w+\.py)\n", text)
+        if (
+            name is None
+            or 'if __name__ == "__main__":' in text
+            or not re.search(rf"^\$ python (-m pytest .*)?{name[1]}", document.text, re.MULTILINE)
         ):
             yield region
 
