@@ -22,6 +22,7 @@ from support.scripted_server import Fail, ScriptedServer
 from weakincentives.cli.eval_progress import SparseLines, progress_text
 from weakincentives.evals.experiment_files import load_experiment, save_baseline
 from weakincentives.evals.options import Progress
+from weakincentives.evals.results import RunResult
 from weakincentives.evals.run_logs import RunFile
 from weakincentives.evals.scores import Value
 from weakincentives.evaluation.logged_run import LoggedRun
@@ -552,6 +553,18 @@ def test_progress_counts_the_runs_of_this_session() -> None:
     assert text == (f"1 of 2 to run, the provider asks to wait until {until.astimezone():%H:%M:%S}")
 
 
+def test_progress_has_the_means_of_each_variant() -> None:
+    written = list[str]()
+    show = SparseLines(written.append)
+    for done, score in enumerate([True, None, 0.0, "red", False], start=1):
+        scores = {"ok": score, "short": 0.5}
+        result = RunResult(case=str(done), repeat=0, outcome="answered", scores=scores)
+        show(progress(done, 5, result=result, variant="ab"[done % 2]))
+    assert written[-1] == (
+        "5 of 5 to run, b ok = 0.333 (n = 3), b short = 0.5 (n = 3), a short = 0.5 (n = 2)\n"
+    )
+
+
 def sparse(seconds: float, runs: int) -> Sequence[str]:
     """Returns the lines for runs of this length."""
     now, written = [0.0], io.StringIO()
@@ -614,6 +627,7 @@ def test_terminal_has_a_line_of_progress_and_results_are_on_stdout(faq: Path) ->
     assert done.returncode == 0, seen
     assert "2 of 2 to run" in seen
     assert "\x1b[" in seen
+    assert not {"better", "worse", "equivalent", "inconclusive"} & set(re.findall(r"\w+", seen))
     assert done.stdout.startswith("cases: 2 cases; ")
     assert "to run" not in done.stdout
 
@@ -624,7 +638,7 @@ def test_progress_has_no_control_characters_where_they_are_unwanted(
 ) -> None:
     done, seen = in_terminal(faq, **more)
     assert done.returncode == 0, seen
-    assert seen.splitlines()[-1] == "2 of 2 to run"
+    assert seen.splitlines()[-1] == "2 of 2 to run, correct = 1 (n = 2)"
     assert not set(seen) & {"\r", "\x1b"}
 
 
@@ -697,6 +711,9 @@ START = (
 
 def test_command_is_a_process_too(faq: Path) -> None:
     done = process(faq, *SCORED, "--fail-under", "1")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "2 of 2 to run")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        0,
+        "2 of 2 to run, correct = 1 (n = 2)",
+    )
     assert not set(done.stderr) & {"\r", "\x1b"}
     assert done.stdout.endswith("gate holds: base correct: mean 1; limit 1\n")

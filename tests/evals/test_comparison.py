@@ -189,6 +189,7 @@ SIMILAR = [0.2, 0.4, 0.3, 0.1, 0, -0.1, 0.5, -0.2, -0.1, -0.3, 0, 0.1, 0.3]
 def test_unequal_clusters_use_the_jackknife() -> None:
     result = differences(SIMILAR, clusters=clusters("AAAABBCDDDDDE"))
     assert (result.difference, result.standard_error) == about(0.092308, 0.131092)
+    assert result.error_without_clusters == about(0.066469)
     assert result.df == pytest.approx(2.5957, abs=1e-4)
     assert result.interval == pytest.approx((-0.36416, 0.54878), abs=1e-5)
     assert (result.verdict, result.test) == ("inconclusive", "jackknife over clusters")
@@ -198,6 +199,7 @@ def test_equal_clusters_use_the_sums_of_their_cases() -> None:
     values = [0.5, -0.5, 0.4, -0.4, 0.3, -0.1, 0.6, -0.2]
     result = differences(values, clusters=clusters("AABBCCDD"))
     assert (result.difference, result.standard_error) == about(0.075, 0.047871)
+    assert result.error_without_clusters == about(0.150890)
     assert result.interval == about(-0.077348, 0.227348)
     assert result.p == pytest.approx(0.215170, abs=1e-5)
     opposite = [0.5, -0.5, 0.4, -0.4, 0.3, -0.3, 0.6, -0.6]

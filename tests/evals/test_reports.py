@@ -224,7 +224,8 @@ def test_comparison_says_how_many_clusters_it_has() -> None:
         variant(name, {"ok": row}, clusters=["x", "x", "y", "y"])
         for name, row in {"a": "0 0 0 1", "b": "1 1 0 1"}.items()
     )
-    assert "; 4 of 4 pairs in 2 clusters; 2 up" in "\n".join(comparison_lines(compare(a, b)))
+    found = "; 4 of 4 pairs in 2 clusters (standard error 0.5, without clusters 0.289); 2 up"
+    assert found in "\n".join(comparison_lines(compare(a, b)))
 
 
 def test_lower_is_better_is_said_and_decides_what_is_worse_first() -> None:

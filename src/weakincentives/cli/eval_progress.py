@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
@@ -14,17 +14,40 @@ from ..evals.options import Progress
 
 __all__ = ["SparseLines", "progress_text", "showing_progress"]
 
-_SECONDS, _SHARE = 30, 0.1
+_SECONDS, _SHARE, _MEANS = 30, 0.1, 4
 
 
-def progress_text(progress: Progress) -> str:
-    """Returns one line: the runs of this session, failures, cost, and the time left."""
+class Means:
+    """The means of the scores so far, which decide nothing while runs are missing."""
+
+    def __init__(self) -> None:
+        self._sums = dict[str, tuple[float, int]]()
+
+    def add(self, progress: Progress) -> None:
+        """Adds the scores of the run that has ended."""
+        if progress.result is None:
+            return
+        for name, value in progress.result.scores.items():
+            if isinstance(value, int | float):
+                label = f"{progress.variant} {name}".strip()
+                total, count = self._sums.get(label, (0.0, 0))
+                self._sums[label] = total + value, count + 1
+
+    def texts(self) -> list[str]:
+        """Returns the means of the first scores, with the numbers of their runs."""
+        means = [f"{name} = {total / n:.3g} (n = {n:,})" for name, (total, n) in self._sums.items()]
+        return means[:_MEANS]
+
+
+def progress_text(progress: Progress, means: Sequence[str] = ()) -> str:
+    """Returns one line: the runs of this session, failures, means, cost, and the time left."""
     done, total = (count - progress.reused for count in (progress.done, progress.total))
     parts = [f"{done:,} of {total:,} to run"]
     if progress.reused:
         parts[0] += f" ({progress.reused:,} reused)"
     if progress.failures:
         parts.append(f"{progress.failures:,} failed")
+    parts += means
     if progress.spent.cost is not None:
         parts.append(f"${progress.spent.cost:.2f}")
     if progress.waiting_until is not None:
@@ -48,15 +71,17 @@ class SparseLines:
     ) -> None:
         self._write, self._clock = write, clock
         self._time, self._share, self._paused = clock(), 0.0, -inf
+        self._means = Means()
 
     def __call__(self, progress: Progress) -> None:
+        self._means.add(progress)
         share, now = progress.done / progress.total, self._clock()
         is_due = share - self._share >= _SHARE - 1e-9 or now - self._time >= _SECONDS
         if progress.waiting_until is not None and now - self._paused >= _SECONDS:
             is_due, self._paused = True, now
         if is_due or (progress.done == progress.total and share > self._share):
             self._share, self._time = share, now
-            self._write(f"{progress_text(progress)}\n")
+            self._write(f"{progress_text(progress, self._means.texts())}\n")
 
 
 @contextmanager
@@ -67,5 +92,11 @@ def showing_progress() -> Generator[Callable[[Progress], object]]:
     if is_plain or not console.is_terminal:
         yield SparseLines(sys.stderr.write)
     else:
+        means = Means()
         with console.status("") as status:
-            yield lambda progress: status.update(progress_text(progress))
+
+            def show(progress: Progress) -> None:
+                means.add(progress)
+                status.update(progress_text(progress, means.texts()))
+
+            yield show

@@ -51,7 +51,8 @@ class Comparison:
 
     `difference` is the mean of B minus the mean of A, where every case weighs the same; it is based
     on `cases`, the cases in which both variants have a score in some repeat, out of `of`.
-    `clusters` is the number of clusters of these cases, or 0 if no two cases are similar.
+    `clusters` is the number of clusters of these cases, or 0 if no two cases are similar;
+    `error_without_clusters` is the standard error that cases without clusters would have.
     `interval` is the 95 % interval of the difference, and `p` belongs to `test`. `up` and `down`
     are the cases that changed. `case_variance` and `repeat_variance` are the parts of the
     differences' variance; the first is 0 or less if repeats explain all of it. `if_errors` contains
@@ -80,6 +81,7 @@ class Comparison:
     if_errors: Interval | None = None
     p_if_errors: float | None = None
     errors: int = 0
+    error_without_clusters: float | None = None
 
 
 def compare_scores(
@@ -205,6 +207,7 @@ class _Rules:
             repeat_variance=repeated,
             case_variance=None if total is None or repeated is None else total - repeated,
             more_cases=self._more_cases(total, count),
+            error_without_clusters=sqrt(total / count) if total and self.clusters else None,
         )
         is_one_rate = (
             not self.clusters

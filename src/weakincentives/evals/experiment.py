@@ -291,7 +291,7 @@ class _Evaluation:
             for job in jobs:
                 results[job] = result = await self._perform(job)
                 if result.outcome != "unrun":
-                    self._report(result)
+                    self._report(result, self._job(job)[0].name)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -508,7 +508,9 @@ class _Evaluation:
 
     # ------------------------------------------------------------------------- the results
 
-    def _report(self, result: RunResult | None = None, waiting: float = 0.0) -> None:
+    def _report(
+        self, result: RunResult | None = None, variant: str = "", *, waiting: float = 0.0
+    ) -> None:
         self._done += not waiting
         if (progress := self._options.get("progress")) is None:
             return
@@ -524,6 +526,7 @@ class _Evaluation:
                 failures=self._failures,
                 spent=self._ledger.spent,
                 result=result,
+                variant=variant if len(self._arms) > 1 else "",
                 seconds_left=left,
                 waiting_until=utc_now() + timedelta(seconds=waiting) if waiting else None,
             )

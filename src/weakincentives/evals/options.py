@@ -51,8 +51,9 @@ class Progress:
     """How far an experiment is.
 
     `reused` of the `done` runs were not performed because the folder has their logs. `seconds_left`
-    is an estimate from the runs that were performed. `result` is that of the run that has ended;
-    while a provider asks for a pause, there is none, and `waiting_until` is its end.
+    is an estimate from the runs that were performed. `result` is that of the run that has ended,
+    and `variant` is its variant if there are several; while a provider asks for a pause, there is
+    no result, and `waiting_until` is its end.
     """
 
     done: int
@@ -61,6 +62,7 @@ class Progress:
     failures: int
     spent: RunUsage
     result: RunResult | None = None
+    variant: str = ""
     seconds_left: float | None = None
     waiting_until: datetime | None = None
 

@@ -207,6 +207,11 @@ def _decimals(interval: tuple[float, float] | None) -> str:
 
 def _changes_text(result: Comparison) -> str:
     within = f" in {count_of(result.clusters, 'cluster')}" * bool(result.clusters)
+    if result.standard_error and result.error_without_clusters:
+        errors = (
+            f"{result.standard_error:.3g}, without clusters {result.error_without_clusters:.3g}"
+        )
+        within += f" (standard error {errors})"
     parts = [f"{result.cases:,} of {result.of:,} pairs{within}"]
     for cases, direction in ((result.up, "up"), (result.down, "down")):
         names = f": {', '.join(cases[:_NAMED])}" * bool(cases)
