@@ -185,7 +185,7 @@ def _blocks_without_prompts(document: Document) -> Iterable[Region]:
 def _blocks_but_tests(document: Document) -> Iterable[Region]:
     """Python blocks of a page, except scripts that the page's commands run.
 
-    A script that does nothing when it is imported runs here too, so that later blocks see its names.
+    A script that does nothing when it is imported runs too, so that later blocks see its names.
     """
     for region in _blocks(document):
         text = str(region.parsed)

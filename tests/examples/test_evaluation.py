@@ -83,9 +83,9 @@ def test_topics_are_better_and_brief_summaries_are_not(first: Done) -> None:
         "  skills: 54.2 % of 48 scored, 95 % interval over 22 clusters 34.3-72.8 %\n"
         "  topics: 75.0 % of 48 scored, 95 % interval over 22 clusters 54.2-88.4 %\n"
         "  +20.8 points, 95 % interval +8.2 to +33.5, p = 0.016 (jackknife over clusters); "
-        "48 of 48 pairs in 22 clusters (standard error 0.0597, without clusters 0.0592); "
-        "10 up: nightly-length, tables-compared, roll-back, leader-writes, nobody-signs-in, review-when, action-owner, handover-alerts, free-day, "
-        "thanks; 0 down\n"
+        "48 of 48 pairs in 22 clusters (standard error 0.0597, without clusters 0.0592); 10 up: "
+        "nightly-length, tables-compared, roll-back, leader-writes, nobody-signs-in, review-when, "
+        "action-owner, handover-alerts, free-day, thanks; 0 down\n"
     ) in topics
     for line in ("skills: mean 0.631 over 42 scored", "topics: mean 0.9167 over 42 scored"):
         assert f"  {line}, from 0 to 1, standard deviation 0." in topics
