@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -32,6 +33,7 @@ from support.eval_models import (
     turn_of,
     write_notes,
 )
+from weakincentives import tool
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.model_names import adapter_for
 from weakincentives.evals import (
@@ -659,6 +661,80 @@ def test_code_that_decides_about_the_prompt_is_part_of_the_key(tmp_path: Path) -
 def replaced(function: Callable[[], str], name: str) -> Callable[[], str]:
     function.__name__ = name
     return function
+
+
+def asking(**options: Any) -> PromptTemplate[None]:
+    """Returns a prompt with one section, whose other arguments are given."""
+    given = {"title": "Q", "template": "Answer: $text", "key": "q"} | options
+    return PromptTemplate(ns="evals", key="k", sections=[MarkdownSection[Question](**given)])
+
+
+def look() -> str:
+    """Look."""
+    return "1"
+
+
+def look_again() -> str:
+    """Look."""
+    return "2"
+
+
+def look_at(number: int) -> Callable[[], str]:
+    def look() -> str:
+        """Look."""
+        return f"{number}"
+
+    return look
+
+
+def looking(number: int) -> str:
+    """Look."""
+    return f"{number}"
+
+
+@dataclass(frozen=True)
+class Shelf:
+    number: int
+
+    def look(self) -> str:
+        """Look."""
+        return f"{self.number}"
+
+    def __call__(self) -> bool:
+        return self.number > 1
+
+
+def nesting(number: int) -> PromptTemplate[None]:
+    inner = asking(title=f"{number}", key="inner")
+    return asking(tools=[Tool.from_prompt(inner, name="ask")])
+
+
+@pytest.mark.parametrize(
+    ("part", "make"),
+    [
+        ("title", lambda number: asking(title=f"{number}")),
+        ("default params", lambda number: asking(default_params=Question(f"{number}"))),
+        ("literal text", lambda number: asking(literal=number > 1, params_type=Question)),
+        ("condition's value", lambda number: asking(enabled=number == 1)),
+        ("condition's closure", lambda number: asking(enabled=lambda: number == 1)),
+        ("condition's object", lambda number: asking(enabled=Shelf(number))),
+        ("named function", lambda number: asking(
+            tools=[tool(look if number == 1 else look_again, name="look")]
+        )),
+        ("closure", lambda number: asking(tools=[look_at(number)])),
+        ("partial", lambda number: asking(tools=[tool(partial(looking, number), name="look")])),
+        ("method's object", lambda number: asking(tools=[Shelf(number).look])),
+        ("nested prompt", nesting),
+    ],
+)  # fmt: skip
+def test_all_parts_of_a_prompt_and_the_values_of_its_functions_are_part_of_the_key(
+    tmp_path: Path, part: str, make: Callable[[int], PromptTemplate[None]]
+) -> None:
+    model = FunctionAdapter(lambda *_: say(part))
+    for asked, number in enumerate((1, 2), start=1):
+        for _ in range(2):
+            evaluate(make(number), question_cases(1), model=model, folder=tmp_path)
+        assert model.asked == asked
 
 
 def test_params_that_a_function_binds_are_part_of_the_key(tmp_path: Path) -> None:
