@@ -411,6 +411,63 @@ def test_a_failing_run_does_not_end_the_others(tmp_path: Path) -> None:
     assert values(result) == [True] * 4 + [None] + [True] * 5
 
 
+async def wait_for_a_cancelled_task() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(9))
+    task.cancel()
+    await task
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_task_that_a_run_has_cancelled_fails_this_run_alone(
+    concurrency: int, timeout: float | None
+) -> None:
+    async def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        if "q1" in text:
+            await wait_for_a_cancelled_task()
+        return say("warm" if request.settings else "cold")
+
+    async def is_scored(case: Case, run: EvalRun) -> bool:
+        if case.id == "2" and run.text == "cold":
+            await wait_for_a_cancelled_task()
+        return True
+
+    result = evaluate(
+        questions(),
+        question_cases(4),
+        variants=[Variant(name="cold"), Variant(name="warm", settings=ModelSettings(seed=1))],
+        evaluators=[is_scored],
+        model=FunctionAdapter(answer),
+        concurrency=concurrency,
+        timeout=timeout,
+    )
+    for variant in ("cold", "warm"):
+        results = result[variant].results
+        assert [one.case for one in results] == ["0", "1", "2", "3"]
+        assert [one.outcome for one in results].count("answered") == 3
+        assert results[1].outcome == "failed"
+        assert "was cancelled" in results[1].error
+    assert "was cancelled" in result["cold"].results[2].score_errors["is_scored"]
+    assert values(result, "warm", "is_scored") == [True, None, True, True]
+
+
+def test_workers_that_were_cancelled_are_not_missing_from_the_result() -> None:
+    async def main() -> None:
+        own = asyncio.current_task()
+
+        def stop(case: Case, run: EvalRun) -> bool:
+            for task in asyncio.all_tasks() - {own}:
+                task.cancel()
+            return True
+
+        with pytest.raises(RuntimeError, match="were cancelled; start the experiment again"):
+            await evaluate_async(
+                questions(), question_cases(9), evaluators=[stop], model=FunctionAdapter(echo)
+            )
+
+    asyncio.run(main())
+
+
 def test_a_run_that_does_not_end_in_time_frees_its_worker_and_is_not_kept(tmp_path: Path) -> None:
     cancelled = list[bool]()
 

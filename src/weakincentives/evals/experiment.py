@@ -20,6 +20,7 @@ from typing import Unpack
 from .. import serde
 from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
+from ..cancellation import as_exception
 from ..inspection.secrets import mask_secrets
 from ..limits import Prices, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
@@ -108,7 +109,6 @@ async def map_prompts_async(
 ) -> list[EvalRun]:
     """Like `map_prompts`, without blocking the event loop."""
     runs: dict[str, EvalRun] = {}
-
     also = options.get("on_run")
 
     def keep(result: RunResult, run: EvalRun) -> None:
@@ -299,6 +299,8 @@ class _Evaluation:
                     group.create_task(work())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the others have stopped because of it
+        if None in results:  # the group ignores tasks that a run's code has cancelled
+            raise RuntimeError("runs were cancelled; start the experiment again to continue it")
         return self._experiment([result for result in results if result is not None])
 
     def _job(self, number: int) -> tuple[PreparedVariant, int, int]:
@@ -335,7 +337,8 @@ class _Evaluation:
             return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)
         try:
             return await self._performed(task, arm, repeat, (variant, given), judged)
-        except Exception as error:  # such as a file that cannot be written
+        except BaseException as raised:  # such as a file that cannot be written
+            error = as_exception(raised)
             text = mask_secrets("".join(format_exception(error)))[-_MAX_ERROR:]
             self._failures += 1
             return RunResult(case=case.id, repeat=repeat, outcome="failed", key=key, error=text)
