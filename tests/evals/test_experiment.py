@@ -1103,6 +1103,26 @@ def test_a_pause_that_is_too_long_is_a_failure_of_the_provider(tmp_path: Path) -
     assert evaluate(questions(), question_cases(3), **options).reused == 1
 
 
+def test_a_provider_that_always_asks_for_no_pause_is_not_asked_forever() -> None:
+    model = FunctionAdapter(lambda *_: throttled(0))
+    result = evaluate(questions(), question_cases(1), model=model, max_wait=1)
+    assert result["base"].results[0].outcome == "provider"
+    assert model.asked == 5  # after pauses of 0.05, 0.1, 0.2 and 0.4 seconds
+
+
+def test_a_price_that_is_not_a_number_exceeds_any_budget() -> None:
+    model = FunctionAdapter(echo)
+    result = evaluate(
+        questions(),
+        question_cases(3),
+        model=model,
+        prices=lambda usage, model: float("nan"),
+        budget=Budget(max_cost=5),
+    )
+    assert [one.outcome for one in result["base"].results] == ["unrun"] * 3
+    assert model.asked == 0
+
+
 def test_waiting_for_other_requests_does_not_use_up_the_patience_of_a_request() -> None:
     refused = dict[str, bool]()
     model_is_free = time.monotonic()

@@ -37,6 +37,7 @@ type Piece = Delta | AnswerRejected | AssistantMessage
 _POLL = 0.05  # seconds between two looks at a pace that is paused
 _RETRIES = {"connection": 2, "server_error": 2, "timeout": 2}
 _FIRST_PAUSE = 1.0  # seconds after a refusal that names no time; doubled each time
+_LEAST_PAUSE = 0.05  # seconds after a refusal that names a time, such as 0; doubled each time
 _OUTPUT_TOKENS = 500  # a guess for the first answer of a run
 _CHARACTERS_PER_TOKEN = 4
 _NOTHING = RunUsage()
@@ -115,7 +116,7 @@ def _exceeded(budget: Budget, usage: RunUsage) -> str:
         ("max_output_tokens", budget.max_output_tokens, tokens.output_tokens),
         ("max_calls", budget.max_calls, usage.calls),
     ):
-        if limit is not None and amount > limit:
+        if limit is not None and not amount <= limit:  # or NaN
             return f"{name}={limit} would be exceeded with {amount:.6g}"
     return ""
 
@@ -302,9 +303,10 @@ class _PacedConnection(Connection):
         if not isinstance(error, ThrottleError):
             code = error.code if isinstance(error, PromptEvaluationError) else ""
             return attempt.failures <= _RETRIES.get(code, 0)
-        pause = _FIRST_PAUSE * 2 ** (attempt.failures - 1)
-        if error.retry_after is not None:
-            pause = max(error.retry_after.total_seconds(), 0.0)
+        factor, asked = 2 ** (attempt.failures - 1), error.retry_after
+        pause = _FIRST_PAUSE * factor
+        if asked is not None:
+            pause = max(asked.total_seconds(), _LEAST_PAUSE * factor)
         self._adapter.pace.pause(pause)
         attempt.pauses += pause
         return attempt.pauses <= self._adapter.max_wait
