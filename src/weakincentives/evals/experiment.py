@@ -545,11 +545,10 @@ class _Evaluation:
         groups = {name.rpartition(".")[0] for name in self._infos}
         groups -= {name for result in results for name in result.scores}
         infos = {name: info for name, info in self._infos.items() if name not in groups}
-        step = len(self._arms)
+        step, count = len(self._arms), len(self._dataset)
         variants = {}
         for number, arm in enumerate(self._arms):
             own = results[number::step]
-            count = len(self._dataset)
             by_case = [own[index::count] for index in range(count)]
             variants[arm.name] = VariantResults(
                 name=arm.name,
@@ -566,7 +565,8 @@ class _Evaluation:
             spent=self._ledger.spent,
             judges=self._ledger.judges.usage if self._ledger.judges.calls else NO_USAGE,
             reused=self._reused,
-            is_complete=not any(result.outcome == "unrun" for result in results),
+            is_complete=not self._ledger.has_refused
+            and all(result.outcome != "unrun" for result in results),
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
         )
 

@@ -48,13 +48,15 @@ _LEAST = RunUsage(TokenUsage(1, 1), calls=1, cost=0.0)  # no request uses less
 class Ledger:
     """The usage of an experiment, with what its open requests will probably use.
 
-    `meter` counts answers, and `judges` the judges' part of them. `is_exhausted` is true once not
-    even the smallest request is allowed. Threads can share a ledger.
+    `meter` counts answers, and `judges` the judges' part of them. `has_refused` is true once a
+    request was not allowed, and `is_exhausted` once not even the smallest one is. Threads can share
+    a ledger.
     """
 
     budget: Budget | None = None
     meter: Meter = field(default_factory=Meter)
     judges: Meter = field(init=False)
+    has_refused: bool = False
     is_exhausted: bool = False
     _reserved: RunUsage = field(default_factory=RunUsage)
     _lock: Lock = field(default_factory=Lock)
@@ -79,6 +81,7 @@ class Ledger:
             if not self.meter.calls and self._reserved.calls:
                 return False  # the first answer shows how much an answer uses
             if limit := _exceeded(budget, self.spent + estimate):
+                self.has_refused = True
                 self.is_exhausted |= bool(_exceeded(budget, self.spent + _LEAST))
                 raise BudgetExceededError(
                     f"the budget of the experiment does not allow this request: {limit}",
