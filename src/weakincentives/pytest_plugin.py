@@ -219,7 +219,7 @@ def _experiment_name(item: pytest.Item) -> str:
     """Returns the name of a marked test with the ids of its parameters other than the case."""
     name = item.nodeid.removesuffix(item.name) + getattr(item, "originalname", item.name)
     callspec: Any = getattr(item, "callspec", None)  # Any: private in pytest
-    others = [] if callspec is None else callspec._idlist[1:]
+    others = [] if callspec is None else callspec._idlist[1:]  # noqa: SLF001
     return f"{name}[{'-'.join(others)}]" if others else name
 
 

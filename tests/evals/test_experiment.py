@@ -722,7 +722,7 @@ def replaced(function: Callable[[], str], name: str) -> Callable[[], str]:
 
 def asking(**options: Any) -> PromptTemplate[None]:
     """Returns a prompt with one section, whose other arguments are given."""
-    given = {"title": "Q", "template": "Answer: $text", "key": "q"} | options
+    given: dict[str, Any] = {"title": "Q", "template": "Answer: $text", "key": "q", **options}
     return PromptTemplate(ns="evals", key="k", sections=[MarkdownSection[Question](**given)])
 
 

@@ -354,10 +354,12 @@ def test_a_log_whose_end_does_not_fit_on_the_disk_does_not_stay_locked(tmp_path:
     resource: Any = pytest.importorskip("resource")
     path = tmp_path / "run.jsonl"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = RunFile(str(path), {}).open()
+    file.end({}, {"outcome": "answered"})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
     try:
-        with pytest.raises(OSError, match="too large"), RunFile(str(path), {}).open() as file:
-            file.end({}, {"outcome": "answered"})
-            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
+        with pytest.raises(OSError, match="too large"):
+            file.__exit__()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     with RunFile(str(path), {}).open() as file:

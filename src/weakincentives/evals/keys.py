@@ -141,9 +141,10 @@ def _code(value: AnyValue) -> object:
     if isinstance(value, FunctionHandler):
         value = value.function
     if isinstance(value, PromptHandler):
+        template: AnyValue = value.template
         model: AnyValue = value.adapter
         is_known = isinstance(model, ConnectingAdapter)
-        parts = prompt_parts(Prompt(value.template))
+        parts = prompt_parts(Prompt(template))
         return [parts, variant_parts(model) if is_known else _fixed(model)]
     if isinstance(value, partial):
         return [_code(value.func), *map(_fixed, (value.args, *sorted(value.keywords.items())))]
@@ -151,7 +152,7 @@ def _code(value: AnyValue) -> object:
     owner = getattr(function, "__self__", None)
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
-        call = getattr(type(value), "__call__", None)
+        call: AnyValue = type(value).__call__ if callable(value) else None
         own = [_code(call)] if isinstance(call, FunctionType) else []
         return [getattr(value, "name", type(value).__qualname__), _fixed(value), *own]
     closure = inspect.getclosurevars(function).nonlocals
@@ -164,7 +165,7 @@ def _code(value: AnyValue) -> object:
 
 def _fixed(value: AnyValue) -> object:
     """Returns a value that nothing can change during a run, or only the type of another one."""
-    kind = type(value)
+    kind: AnyType = type(value)
     if kind in _PLAIN or kind is bytes:
         return value
     if kind is tuple:
