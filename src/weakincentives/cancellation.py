@@ -9,7 +9,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-__all__ = ["AnyScope", "cancel_scope", "is_foreign", "shielded"]
+__all__ = ["AnyScope", "as_exception", "cancel_scope", "foreign_failure", "is_foreign", "shielded"]
 
 
 # Any: anyio is optional, so its CancelScope is only known at run time
@@ -41,3 +41,19 @@ def is_foreign(error: BaseException) -> bool:
         return False
     task = asyncio.current_task()
     return task is not None and not task.cancelling()
+
+
+def foreign_failure(error: BaseException) -> Exception:
+    """Returns the error for code that awaited a cancelled task but was not cancelled."""
+    failure = RuntimeError("something that the call waited for was cancelled")
+    failure.__cause__ = error
+    return failure
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Returns an exception as it is, and a foreign cancellation as an exception; raises others."""
+    if isinstance(error, Exception):
+        return error
+    if not is_foreign(error):
+        raise error
+    return foreign_failure(error)

@@ -93,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Evals())
 
 
+@pytest.hookimpl(tryfirst=True)  # so that the case's id is the first one
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes a test of each case of a marked test, which also says how many cases there are."""
     marker = metafunc.definition.get_closest_marker("wink_eval")
@@ -197,8 +198,7 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[_PASSED] = report.passed
         if evaluation := item.stash.get(_EVALUATION, None):
-            name = getattr(item, "originalname", item.name)
-            test = item.nodeid.removesuffix(item.name) + name
+            test = _experiment_name(item)
             # pytest-xdist sends all attributes of a report to the process with the terminal
             vars(report)["wink_eval"] = evaluation.as_report(test)
     if report.failed:
@@ -213,6 +213,14 @@ def pytest_runtest_makereport(
                 (f"Captured refused hosts {report.when}", "\n".join(dict.fromkeys(hosts)))
             )
     return report
+
+
+def _experiment_name(item: pytest.Item) -> str:
+    """Returns the name of a marked test with the ids of its parameters other than the case."""
+    name = item.nodeid.removesuffix(item.name) + getattr(item, "originalname", item.name)
+    callspec: Any = getattr(item, "callspec", None)  # Any: private in pytest
+    others = [] if callspec is None else callspec._idlist[1:]  # noqa: SLF001
+    return f"{name}[{'-'.join(others)}]" if others else name
 
 
 @pytest.hookimpl(optionalhook=True)

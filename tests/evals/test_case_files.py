@@ -487,6 +487,11 @@ def test_ids_are_compared_as_text_in_nfc_across_files(tmp_path: Path) -> None:
     )
 
 
+def test_clusters_are_compared_in_nfc() -> None:
+    first, second = Dataset([Case(id="1", cluster="e\u0301"), Case(id="2", cluster="\u00e9")])
+    assert first.cluster == second.cluster
+
+
 def test_cases_are_in_the_order_of_their_files(tmp_path: Path) -> None:
     for name, ids in (("b", [3, 1]), ("a", [9, 7])):
         (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"id": {number}}}\n' for number in ids))
@@ -674,6 +679,8 @@ def test_files_of_a_case_are_read_from_the_folder_of_its_file(tmp_path: Path) ->
         (r"..\a: x", "'../a' holds '..'"),
         ("a: {form: x}", "'a' must be text, {from: path} or {base64: text}"),
         ("a: [x]", "'a' must be text, {from: path} or {base64: text}"),
+        ("{a: x, ./a: y}", "'a' is written twice; remove one of them"),
+        ("{sub/z: x, sub: {from: '*.txt'}, sub/y.txt: y}", "'sub/y.txt' is written twice"),
         ("a: {base64: '?'}", "'a' must be text, {from: path} or {base64: text}"),
     ],
 )
@@ -683,6 +690,7 @@ def test_files_never_come_from_outside_the_folder(tmp_path: Path, files: str, pr
     (folder / "sub").mkdir(parents=True)
     (folder / "link").symlink_to(tmp_path / "secret")
     (folder / "linked").symlink_to(tmp_path)
+    (folder / "y.txt").write_text("y")
     [found] = problems(folder, f"- id: 1\n  params: {{text: x}}\n  files:\n    {files}\n")
     assert found.startswith(f"4: files: {problem}")
 

@@ -148,6 +148,14 @@ def test_rounding_errors_are_not_changes() -> None:
     assert len(compare_scores(dollars, cheaper, bounds=None).down) == 8
 
 
+def test_bounds_that_are_far_away_do_not_hide_differences() -> None:
+    a = {str(number): [5.0 + number % 3] for number in range(20)}
+    b = {case: [score + 0.5 + int(case) % 2 / 10] for case, [score] in a.items()}
+    far = compare_scores(a, b, bounds=(0, 2**53), margin=1e-200)
+    assert far == compare_scores(a, b, bounds=(0, 10), margin=1e-200)
+    assert (far.verdict, far.more_cases) == ("better", None)
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(20, "inconclusive"), (60, "equivalent")])
 def test_many_ties_are_equivalent_and_few_are_not(count: int, verdict: str) -> None:
     right = {str(index): [1.0] for index in range(count)}

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -32,6 +33,7 @@ from support.eval_models import (
     turn_of,
     write_notes,
 )
+from weakincentives import tool
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.model_names import adapter_for
 from weakincentives.evals import (
@@ -409,6 +411,63 @@ def test_a_failing_run_does_not_end_the_others(tmp_path: Path) -> None:
     assert values(result) == [True] * 4 + [None] + [True] * 5
 
 
+async def wait_for_a_cancelled_task() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(9))
+    task.cancel()
+    await task
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_task_that_a_run_has_cancelled_fails_this_run_alone(
+    concurrency: int, timeout: float | None
+) -> None:
+    async def answer(request: ProviderRequest, text: str) -> AssistantMessage:
+        if "q1" in text:
+            await wait_for_a_cancelled_task()
+        return say("warm" if request.settings else "cold")
+
+    async def is_scored(case: Case, run: EvalRun) -> bool:
+        if case.id == "2" and run.text == "cold":
+            await wait_for_a_cancelled_task()
+        return True
+
+    result = evaluate(
+        questions(),
+        question_cases(4),
+        variants=[Variant(name="cold"), Variant(name="warm", settings=ModelSettings(seed=1))],
+        evaluators=[is_scored],
+        model=FunctionAdapter(answer),
+        concurrency=concurrency,
+        timeout=timeout,
+    )
+    for variant in ("cold", "warm"):
+        results = result[variant].results
+        assert [one.case for one in results] == ["0", "1", "2", "3"]
+        assert [one.outcome for one in results].count("answered") == 3
+        assert results[1].outcome == "failed"
+        assert "was cancelled" in results[1].error
+    assert "was cancelled" in result["cold"].results[2].score_errors["is_scored"]
+    assert values(result, "warm", "is_scored") == [True, None, True, True]
+
+
+def test_workers_that_were_cancelled_are_not_missing_from_the_result() -> None:
+    async def main() -> None:
+        own = asyncio.current_task()
+
+        def stop(case: Case, run: EvalRun) -> bool:
+            for task in asyncio.all_tasks() - {own}:
+                task.cancel()
+            return True
+
+        with pytest.raises(RuntimeError, match="were cancelled; start the experiment again"):
+            await evaluate_async(
+                questions(), question_cases(9), evaluators=[stop], model=FunctionAdapter(echo)
+            )
+
+    asyncio.run(main())
+
+
 def test_a_run_that_does_not_end_in_time_frees_its_worker_and_is_not_kept(tmp_path: Path) -> None:
     cancelled = list[bool]()
 
@@ -659,6 +718,80 @@ def test_code_that_decides_about_the_prompt_is_part_of_the_key(tmp_path: Path) -
 def replaced(function: Callable[[], str], name: str) -> Callable[[], str]:
     function.__name__ = name
     return function
+
+
+def asking(**options: Any) -> PromptTemplate[None]:
+    """Returns a prompt with one section, whose other arguments are given."""
+    given: dict[str, Any] = {"title": "Q", "template": "Answer: $text", "key": "q", **options}
+    return PromptTemplate(ns="evals", key="k", sections=[MarkdownSection[Question](**given)])
+
+
+def look() -> str:
+    """Look."""
+    return "1"
+
+
+def look_again() -> str:
+    """Look."""
+    return "2"
+
+
+def look_at(number: int) -> Callable[[], str]:
+    def look() -> str:
+        """Look."""
+        return f"{number}"
+
+    return look
+
+
+def looking(number: int) -> str:
+    """Look."""
+    return f"{number}"
+
+
+@dataclass(frozen=True)
+class Shelf:
+    number: int
+
+    def look(self) -> str:
+        """Look."""
+        return f"{self.number}"
+
+    def __call__(self) -> bool:
+        return self.number > 1
+
+
+def nesting(number: int) -> PromptTemplate[None]:
+    inner = asking(title=f"{number}", key="inner")
+    return asking(tools=[Tool.from_prompt(inner, name="ask")])
+
+
+@pytest.mark.parametrize(
+    ("part", "make"),
+    [
+        ("title", lambda number: asking(title=f"{number}")),
+        ("default params", lambda number: asking(default_params=Question(f"{number}"))),
+        ("literal text", lambda number: asking(literal=number > 1, params_type=Question)),
+        ("condition's value", lambda number: asking(enabled=number == 1)),
+        ("condition's closure", lambda number: asking(enabled=lambda: number == 1)),
+        ("condition's object", lambda number: asking(enabled=Shelf(number))),
+        ("named function", lambda number: asking(
+            tools=[tool(look if number == 1 else look_again, name="look")]
+        )),
+        ("closure", lambda number: asking(tools=[look_at(number)])),
+        ("partial", lambda number: asking(tools=[tool(partial(looking, number), name="look")])),
+        ("method's object", lambda number: asking(tools=[Shelf(number).look])),
+        ("nested prompt", nesting),
+    ],
+)  # fmt: skip
+def test_all_parts_of_a_prompt_and_the_values_of_its_functions_are_part_of_the_key(
+    tmp_path: Path, part: str, make: Callable[[int], PromptTemplate[None]]
+) -> None:
+    model = FunctionAdapter(lambda *_: say(part))
+    for asked, number in enumerate((1, 2), start=1):
+        for _ in range(2):
+            evaluate(make(number), question_cases(1), model=model, folder=tmp_path)
+        assert model.asked == asked
 
 
 def test_params_that_a_function_binds_are_part_of_the_key(tmp_path: Path) -> None:
@@ -968,6 +1101,26 @@ def test_a_pause_that_is_too_long_is_a_failure_of_the_provider(tmp_path: Path) -
     assert model.asked == 2  # the provider is not asked before the time that it has named
     refuses = False
     assert evaluate(questions(), question_cases(3), **options).reused == 1
+
+
+def test_a_provider_that_always_asks_for_no_pause_is_not_asked_forever() -> None:
+    model = FunctionAdapter(lambda *_: throttled(0))
+    result = evaluate(questions(), question_cases(1), model=model, max_wait=1)
+    assert result["base"].results[0].outcome == "provider"
+    assert model.asked == 5  # after pauses of 0.05, 0.1, 0.2 and 0.4 seconds
+
+
+def test_a_price_that_is_not_a_number_exceeds_any_budget() -> None:
+    model = FunctionAdapter(echo)
+    result = evaluate(
+        questions(),
+        question_cases(3),
+        model=model,
+        prices=lambda usage, model: float("nan"),
+        budget=Budget(max_cost=5),
+    )
+    assert [one.outcome for one in result["base"].results] == ["unrun"] * 3
+    assert model.asked == 0
 
 
 def test_waiting_for_other_requests_does_not_use_up_the_patience_of_a_request() -> None:

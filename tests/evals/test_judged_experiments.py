@@ -31,7 +31,7 @@ from weakincentives.evals import (
 from weakincentives.evals.judges import Judged, Verdict, judge
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import ProviderRequest
-from weakincentives.limits import TokenUsage
+from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import MarkdownSection, PromptTemplate
 
 
@@ -141,6 +141,28 @@ def test_verdicts_that_are_score_errors_are_asked_again(
     assert judging.asked == asked + 1
     assert run().scores == {"grade": 0.9}
     assert judging.asked == asked + 1
+
+
+def test_an_experiment_whose_judges_exceed_the_budget_is_not_complete(tmp_path: Path) -> None:
+    model, judging = FunctionAdapter(echo), FunctionAdapter(passes, model="judge")
+
+    def run(max_calls: int) -> Any:
+        return evaluate(
+            questions(),
+            question_cases(3),
+            evaluators=[judge("It is good.", model=judging, name="good")],
+            model=model,
+            budget=Budget(max_calls=max_calls),
+            concurrency=1,
+            folder=tmp_path,
+        )
+
+    first = run(5)
+    assert [one.outcome for one in first["base"].results] == ["answered"] * 3
+    assert (first["base"].summary("good").scored, first.is_complete) == (2, False)
+    second = run(5)
+    assert (second["base"].summary("good").scored, second.is_complete) == (3, True)
+    assert (model.asked, judging.asked) == (3, 3)
 
 
 def test_a_verdict_that_runs_share_is_counted_once(tmp_path: Path) -> None:

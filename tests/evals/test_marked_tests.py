@@ -203,3 +203,39 @@ def test_fixture_without_the_marker_and_marker_without_the_fixture_fail(project:
     ran.assert_outcomes(failed=1, errors=1)
     assert "mark the test with wink_eval(cases)" in text
     assert "marked wink_eval, but it does not use the fixture evaluation" in text
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_each_set_of_other_parameters_is_an_experiment_with_its_own_gate(
+    project: Project, workers: str
+) -> None:
+    test = """
+@pytest.mark.parametrize("is_right", [False, True])
+@pytest.mark.parametrize("made", [object()], ids=["made"])
+def test_support(evaluation, is_right, made):
+    model = MODEL if is_right else FunctionAdapter(lambda *_: say("no idea"))
+    evaluation.evaluate(questions(), evaluators=[correct], model=model)
+"""
+    setup = "CASES = CASES[:3]"
+    ran, text = project.runs("-n", workers, mark="fail_under=0.9", setup=setup, test=test)
+    ran.assert_outcomes(passed=6)
+    assert "test_support[made-False]: 3 cases" in text
+    assert "test_support[made-True]: 3 cases" in text
+    assert (text.count("gate fails: "), text.count("gate holds: ")) == (1, 1)
+    assert ran.ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("setup", "mark", "problem"),
+    [
+        ("CASES = []", "", "must have at least one case, got none"),
+        ("", "share=90", "share of the marker wink_eval must be from 0 to 1, got 90"),
+        ("", "fail_under=float('nan')", "fail_under of the marker wink_eval must be from 0 to 1"),
+    ],
+)
+def test_marker_that_checks_nothing_is_an_error(
+    project: Project, setup: str, mark: str, problem: str
+) -> None:
+    ran, text = project.runs(mark=mark, setup=setup)
+    assert problem in text
+    assert ran.ret != 0

@@ -39,6 +39,7 @@ from weakincentives.evals.comparisons import compare
 from weakincentives.evals.experiment_files import experiment_json
 from weakincentives.evals.page import experiment_page
 from weakincentives.evals.reports import experiment_lines
+from weakincentives.evals.run_logs import RunFile
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.model_settings import ModelSettings
@@ -347,3 +348,19 @@ def test_no_file_and_no_report_has_a_key(tmp_path: Path, api: str, user: str) ->
     assert len(texts) > 7
     for text in texts:
         assert "sentinel" not in text
+
+
+def test_a_log_whose_end_does_not_fit_on_the_disk_does_not_stay_locked(tmp_path: Path) -> None:
+    resource: Any = pytest.importorskip("resource")
+    path = tmp_path / "run.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = RunFile(str(path), {}).open()
+    file.end({}, {"outcome": "answered"})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            file.__exit__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with RunFile(str(path), {}).open() as file:
+        assert file.ended is None

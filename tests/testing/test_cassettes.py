@@ -431,6 +431,22 @@ def test_section_that_varies_is_a_miss_unless_it_is_volatile(path: Path) -> None
         MainLoop(play(path, volatile=[])).execute(template(), "Hi")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b"Done", b"\xe9"), (b'"messages": [', b'"messages": ["x", '), (b"{", b"<<<<<<< HEAD\n{")],
+    ids=["not UTF-8", "a message that is text", "a conflict of git"],
+)
+def test_damaged_line_is_rejected_with_its_number(path: Path, before: bytes, after: bytes) -> None:
+    with record(path, say("Done.")) as cassette:
+        MainLoop(cassette).execute(template(), "Hi")
+    facts, line = path.read_bytes().splitlines()
+    path.write_bytes(b"\xef\xbb\xbf" + facts + b"\r\n" + line + b"\r\n")
+    assert MainLoop(play(path)).execute(template(), "Hi").text == "Done."
+    path.write_bytes(facts + b"\n" + line.replace(before, after, 1) + b"\n")
+    with pytest.raises(ValueError, match=":2 is not a recording of this version"):
+        play(path)
+
+
 @pytest.mark.parametrize("part", ["model", "tools", "replies", "messages", "settings", "output"])
 def test_line_without_a_part_is_rejected_with_its_number(path: Path, part: str) -> None:
     with record(path, say("Done.")) as cassette:

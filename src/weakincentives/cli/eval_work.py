@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from inspect import isfunction, signature
+from math import isfinite, nan
 from pathlib import Path
 from threading import Timer
 from typing import Any, NoReturn, Unpack, cast
@@ -351,10 +352,16 @@ class Gates:
         return check
 
     def end(
-        self, variants: Sequence[VariantResults], comparisons: Sequence[Comparisons]
+        self,
+        variants: Sequence[VariantResults],
+        comparisons: Sequence[Comparisons],
+        *,
+        is_complete: bool = True,
     ) -> NoReturn:
         """Prints the gates, and ends the program with their exit code."""
         found = [gate for one in variants if (gate := missing_gate(one)) is not None]
+        if not is_complete and not found:
+            found = [Gate("inconclusive", "the budget did not allow all scores")]
         with problems_as_lines():
             for check, name, limit in self._limits:
                 found += [check(one, _score(one, name), limit) for one in variants]
@@ -389,9 +396,12 @@ def _limits(texts: Iterable[str] | None, gate: _Gate) -> list[tuple[_Gate, str, 
     for text in texts or ():
         name, _, number = text.rpartition("=")
         try:
-            limits.append((gate, name, float(number)))
+            limit = float(number)
         except ValueError:
-            raise UsageError(f"a limit must be a number or name=number, got {text!r}") from None
+            limit = nan
+        if not isfinite(limit):
+            raise UsageError(f"a limit must be a number or name=number, got {text!r}")
+        limits.append((gate, name, limit))
     return limits
 
 

@@ -212,11 +212,14 @@ class _CaseReader:
                 path = normal_path(name.replace("\\", "/"), FilesystemLimits())
                 match source:
                     case {"from": pattern}:
-                        files |= self._copies(path, pattern.replace("\\", "/"))
+                        new = self._copies(path, pattern.replace("\\", "/"))
                     case {"base64": data}:
-                        files[path] = data
+                        new = {path: data}
                     case text:
-                        files[path] = text.encode()
+                        new = {path: text.encode()}
+                if twice := min(files.keys() & new.keys(), default=""):
+                    raise ValueError(f"{twice!r} is written twice; remove one of them")
+                files |= new
             except (ValueError, OSError) as error:
                 self._problems.add(_at(node, ("files", name)).line, f"files: {error}")
         return files

@@ -28,7 +28,7 @@ class Case:
     values in `state` are appended to the session, and `files` are written to the prompt's
     `Filesystem`, by path. `expected` and `metadata` are for evaluators. Cases with the same
     `cluster` are similar to each other, which comparisons take into account. `source` is the place
-    in the file that the case was read from. An `id` is compared as text in Unicode's NFC form.
+    in the file that the case was read from. `id` and `cluster` are compared in Unicode's NFC form.
     """
 
     id: str
@@ -61,7 +61,9 @@ class Dataset(Sequence[Case]):
                     f"two cases have the id {case_id!r}{places and f' ({places})'}; give one of "
                     "them another id"
                 )
-            checked[case_id] = case if case.id == case_id else replace(case, id=case_id)
+            cluster = normalize("NFC", case.cluster)
+            is_normal = (case.id, case.cluster) == (case_id, cluster)
+            checked[case_id] = case if is_normal else replace(case, id=case_id, cluster=cluster)
         self._cases = tuple(checked.values())
 
     @classmethod

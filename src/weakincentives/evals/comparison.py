@@ -109,7 +109,7 @@ def compare_scores(
     is_single = all(len(scores) == 1 for scores in (*a.values(), *b.values()))
     first, second = _known(a), _known(b)
     known = [score for scores in (*first.values(), *second.values()) for score in scores]
-    noise = _NOISE * max(map(abs, (*known, *(bounds or ()))), default=0.0)
+    noise = _NOISE * max(map(abs, known), default=0.0)
     similar = shared_clusters(clusters or {}, a)
     rules = _Rules(margin, similar, bounds, higher_is_better, is_single, noise)
     paired = [case for case in a if first[case] and second[case]]
@@ -121,6 +121,7 @@ def compare_scores(
     if not errors or not known:
         return result
     low, high = sorted(bounds or (min(known), max(known)))
+    rules = replace(rules, noise=max(noise, _NOISE * abs(low), _NOISE * abs(high)))
     ends = [
         rules.compare(_filled(a, for_a), _filled(b, for_b))
         for for_a, for_b in ((high, low), (low, high))
@@ -241,7 +242,7 @@ class _Rules:
         return replace(result, test=test)
 
     def _more_cases(self, total: float | None, count: int) -> int | None:
-        if self.margin is None or not total or sqrt(total) <= self.noise:
+        if self.margin is None or not total or min(sqrt(total), self.margin) <= self.noise:
             return None
         z = z_quantile(1 - _LEVEL / 2) + z_quantile(_POWER)
         return max(0, ceil(z * z * total / self.margin**2 - 1e-9) - count) or None

@@ -20,6 +20,7 @@ from typing import Unpack
 from .. import serde
 from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
+from ..cancellation import as_exception
 from ..inspection.secrets import mask_secrets
 from ..limits import Prices, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
@@ -108,7 +109,6 @@ async def map_prompts_async(
 ) -> list[EvalRun]:
     """Like `map_prompts`, without blocking the event loop."""
     runs: dict[str, EvalRun] = {}
-
     also = options.get("on_run")
 
     def keep(result: RunResult, run: EvalRun) -> None:
@@ -299,6 +299,8 @@ class _Evaluation:
                     group.create_task(work())
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the others have stopped because of it
+        if None in results:  # the group ignores tasks that a run's code has cancelled
+            raise RuntimeError("runs were cancelled; start the experiment again to continue it")
         return self._experiment([result for result in results if result is not None])
 
     def _job(self, number: int) -> tuple[PreparedVariant, int, int]:
@@ -335,7 +337,8 @@ class _Evaluation:
             return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)
         try:
             return await self._performed(task, arm, repeat, (variant, given), judged)
-        except Exception as error:  # such as a file that cannot be written
+        except BaseException as raised:  # such as a file that cannot be written
+            error = as_exception(raised)
             text = mask_secrets("".join(format_exception(error)))[-_MAX_ERROR:]
             self._failures += 1
             return RunResult(case=case.id, repeat=repeat, outcome="failed", key=key, error=text)
@@ -545,11 +548,10 @@ class _Evaluation:
         groups = {name.rpartition(".")[0] for name in self._infos}
         groups -= {name for result in results for name in result.scores}
         infos = {name: info for name, info in self._infos.items() if name not in groups}
-        step = len(self._arms)
+        step, count = len(self._arms), len(self._dataset)
         variants = {}
         for number, arm in enumerate(self._arms):
             own = results[number::step]
-            count = len(self._dataset)
             by_case = [own[index::count] for index in range(count)]
             variants[arm.name] = VariantResults(
                 name=arm.name,
@@ -566,7 +568,8 @@ class _Evaluation:
             spent=self._ledger.spent,
             judges=self._ledger.judges.usage if self._ledger.judges.calls else NO_USAGE,
             reused=self._reused,
-            is_complete=not any(result.outcome == "unrun" for result in results),
+            is_complete=not self._ledger.has_refused
+            and all(result.outcome != "unrun" for result in results),
             notes=[*self._notes({f"{result.key}.jsonl" for result in results})],
         )
 

@@ -113,12 +113,16 @@ def prompt_parts(prompt: AnyPrompt) -> Parts:
     parts = {f"section {path}": digest(path, items) for path, items in texts.items()}
     for node in template.registry.sections:
         section = node.section
-        rules = [_code(section.enabled), _code(section.visibility), _code(section.params_from)]
+        rules: list[AnyValue] = [section.enabled, section.visibility, section.params_from]
+        code = type(section).render_body, type(section).render_summary
+        rules += [it for it in code if not it.__module__.startswith(_LIBRARY)]
+        given = _Description(is_lenient=True).digest(section.default_params)
         path = f"section {node.key}"
-        parts[path] = digest(parts.get(path), rules)
+        own = [section.title, section.literal, given, *map(_code, (*rules, section.approval))]
+        parts[path] = digest(parts.get(path), own)
         for tool in node.tools:
             contract = [tool.name, tool.description, tool.params_schema(), tool.effect]
-            parts[f"tool {tool.name}"] = digest(contract, _code(tool.handler))
+            parts[f"tool {tool.name}"] = digest(contract, _code(tool.handler), _code(tool.approval))
     output = template.structured_output
     schema = None if output is None else serde.json_schema(output.output_type)
     parts["output"] = digest(schema, prompt.output_type)
@@ -130,19 +134,45 @@ def prompt_parts(prompt: AnyPrompt) -> Parts:
 
 
 def _code(value: AnyValue) -> object:
-    """Returns a function's source without comments, the parts of a nested prompt, or a value."""
+    """Returns a function's source without comments, and the fixed values that it is bound to.
+
+    For a nested prompt, returns its parts, and for other objects their fixed values.
+    """
     if isinstance(value, FunctionHandler):
         value = value.function
     if isinstance(value, PromptHandler):
         template: AnyValue = value.template
-        return [template.ns, template.key, template.descriptor.hash]
+        model: AnyValue = value.adapter
+        is_known = isinstance(model, ConnectingAdapter)
+        parts = prompt_parts(Prompt(template))
+        return [parts, variant_parts(model) if is_known else _fixed(model)]
+    if isinstance(value, partial):
+        return [_code(value.func), *map(_fixed, (value.args, *sorted(value.keywords.items())))]
     function = inspect.unwrap(value) if callable(value) else value
+    owner = getattr(function, "__self__", None)
     function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
-        return getattr(value, "name", type(value).__qualname__)
+        call: AnyValue = type(value).__call__ if callable(value) else None
+        own = [_code(call)] if isinstance(call, FunctionType) else []
+        return [getattr(value, "name", type(value).__qualname__), _fixed(value), *own]
+    closure = inspect.getclosurevars(function).nonlocals
+    bound = [owner, function.__defaults__, *sorted(closure.items())]
+    source: object = function.__code__
     with suppress(OSError, TypeError, SyntaxError):  # such as a lambda inside a call
-        return ast.dump(ast.parse(dedent(inspect.getsource(function))))
-    return function.__code__
+        source = ast.dump(ast.parse(dedent(inspect.getsource(function))))
+    return [source, *map(_fixed, bound)]
+
+
+def _fixed(value: AnyValue) -> object:
+    """Returns a value that nothing can change during a run, or only the type of another one."""
+    kind: AnyType = type(value)
+    if kind in _PLAIN or kind is bytes:
+        return value
+    if kind is tuple:
+        return [_fixed(item) for item in value]
+    params: AnyValue = getattr(kind, "__dataclass_params__", None)
+    names = names_of_fields(kind) if params is not None and params.frozen else ()
+    return [kind.__qualname__, *[_fixed(getattr(value, name, None)) for name in names]]
 
 
 def variant_parts(

@@ -40,6 +40,7 @@ class EvalRule:
     better. A test fails if less than `share` of its repeats pass. `fail_under` is the least mean
     share over all cases, and `margin` the difference by which no variant may be worse than the
     first one; both are checked when all cases have run. Without any of the three, `share` is 1.
+    Raises `ValueError` for no cases, and for a share that is not from 0 to 1.
     """
 
     cases: Sequence[Case]
@@ -47,6 +48,13 @@ class EvalRule:
     share: float | None = field(default=None, kw_only=True)
     fail_under: float | None = field(default=None, kw_only=True)
     margin: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise ValueError("the marker wink_eval must have at least one case, got none")
+        for name, share in (("share", self.share), ("fail_under", self.fail_under)):
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name} of the marker wink_eval must be from 0 to 1, got {share}")
 
     @property
     def least_share(self) -> float:

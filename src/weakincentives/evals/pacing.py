@@ -37,6 +37,7 @@ type Piece = Delta | AnswerRejected | AssistantMessage
 _POLL = 0.05  # seconds between two looks at a pace that is paused
 _RETRIES = {"connection": 2, "server_error": 2, "timeout": 2}
 _FIRST_PAUSE = 1.0  # seconds after a refusal that names no time; doubled each time
+_LEAST_PAUSE = 0.05  # seconds after a refusal that names a time, such as 0; doubled each time
 _OUTPUT_TOKENS = 500  # a guess for the first answer of a run
 _CHARACTERS_PER_TOKEN = 4
 _NOTHING = RunUsage()
@@ -47,13 +48,15 @@ _LEAST = RunUsage(TokenUsage(1, 1), calls=1, cost=0.0)  # no request uses less
 class Ledger:
     """The usage of an experiment, with what its open requests will probably use.
 
-    `meter` counts answers, and `judges` the judges' part of them. `is_exhausted` is true once not
-    even the smallest request is allowed. Threads can share a ledger.
+    `meter` counts answers, and `judges` the judges' part of them. `has_refused` is true once a
+    request was not allowed, and `is_exhausted` once not even the smallest one is. Threads can share
+    a ledger.
     """
 
     budget: Budget | None = None
     meter: Meter = field(default_factory=Meter)
     judges: Meter = field(init=False)
+    has_refused: bool = False
     is_exhausted: bool = False
     _reserved: RunUsage = field(default_factory=RunUsage)
     _lock: Lock = field(default_factory=Lock)
@@ -78,6 +81,7 @@ class Ledger:
             if not self.meter.calls and self._reserved.calls:
                 return False  # the first answer shows how much an answer uses
             if limit := _exceeded(budget, self.spent + estimate):
+                self.has_refused = True
                 self.is_exhausted |= bool(_exceeded(budget, self.spent + _LEAST))
                 raise BudgetExceededError(
                     f"the budget of the experiment does not allow this request: {limit}",
@@ -115,7 +119,7 @@ def _exceeded(budget: Budget, usage: RunUsage) -> str:
         ("max_output_tokens", budget.max_output_tokens, tokens.output_tokens),
         ("max_calls", budget.max_calls, usage.calls),
     ):
-        if limit is not None and amount > limit:
+        if limit is not None and not amount <= limit:  # or NaN
             return f"{name}={limit} would be exceeded with {amount:.6g}"
     return ""
 
@@ -302,9 +306,10 @@ class _PacedConnection(Connection):
         if not isinstance(error, ThrottleError):
             code = error.code if isinstance(error, PromptEvaluationError) else ""
             return attempt.failures <= _RETRIES.get(code, 0)
-        pause = _FIRST_PAUSE * 2 ** (attempt.failures - 1)
-        if error.retry_after is not None:
-            pause = max(error.retry_after.total_seconds(), 0.0)
+        factor, asked = 2 ** (attempt.failures - 1), error.retry_after
+        pause = _FIRST_PAUSE * factor
+        if asked is not None:
+            pause = max(asked.total_seconds(), _LEAST_PAUSE * factor)
         self._adapter.pace.pause(pause)
         attempt.pauses += pause
         return attempt.pauses <= self._adapter.max_wait

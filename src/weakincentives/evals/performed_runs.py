@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from .. import serde
+from ..cancellation import as_exception
 from ..errors import WeakIncentivesError
 from ..evaluation import errors
 from ..evaluation.approval import Approver
@@ -218,8 +219,8 @@ class Performer:
             else:
                 execution = await _within(asyncio.ensure_future(running), task.timeout)
             text, output = execution.text, execution.output
-        except Exception as raised:
-            error = raised
+        except BaseException as raised:
+            error = as_exception(raised)
         return EndedRun(text=text, output=output, error=error, seconds=perf_counter() - started)
 
     @asynccontextmanager

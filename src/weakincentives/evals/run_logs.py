@@ -122,10 +122,12 @@ class RunFile:
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:
-            if self._end:
-                self._write(self._end.encode())
-            os.close(self._descriptor)
-            self._descriptor = -1
+            try:
+                if self._end:
+                    self._write(self._end.encode())
+            finally:  # even if the disk is full; an open file would stay locked
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def open(self) -> Self:
         """Opens and locks the file, and reads what is in it; raises `BusyRun` if it is locked."""

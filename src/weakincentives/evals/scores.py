@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..errors import WeakIncentivesError
@@ -54,8 +53,8 @@ class Scale:
     """How the values of a score are read.
 
     Values outside `bounds` are score errors; a bool has the bounds 0 and 1. `margin` is the
-    difference between two variants that does not matter. Raises `ValueError` for a bound that is
-    not finite, and for a margin that is not positive.
+    difference between two variants that does not matter. Raises `ValueError` for bounds that are
+    equal, not finite or too large to be added, and for a margin that is not positive.
     """
 
     bounds: tuple[float, float] | None = None
@@ -63,8 +62,12 @@ class Scale:
     margin: float | None = None
 
     def __post_init__(self) -> None:
-        if self.bounds is not None and not all(map(isfinite, self.bounds)):
-            raise ValueError(f"bounds must be two finite numbers or None, got {self.bounds}")
+        low, high = self.bounds or (0.0, 1.0)
+        if low == high or not all(abs(bound) <= MAX_NUMBER for bound in (low, high)):
+            raise ValueError(
+                f"bounds must be None or two different numbers from -{MAX_NUMBER} to {MAX_NUMBER}, "
+                f"got {self.bounds}"
+            )
         if self.margin is not None and not 0 < self.margin <= MAX_NUMBER:
             raise ValueError(f"margin must be more than 0, got {self.margin}")
 

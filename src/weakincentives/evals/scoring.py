@@ -7,6 +7,7 @@ from itertools import permutations
 from pathlib import Path
 from traceback import extract_tb
 
+from ..cancellation import as_exception
 from ..displays import cut
 from ..errors import WeakIncentivesError, message_of, plain_text
 from ..inspection.secrets import mask_secrets
@@ -153,8 +154,8 @@ async def _result(
     try:
         result = one(case, run, ask) if one.is_judge and ask else one(case, run)
         return await result if isinstance(result, Awaitable) else result
-    except Exception as error:  # reported as the score's error
-        return error
+    except BaseException as error:  # reported as the score's error
+        return as_exception(error)
 
 
 def _checked(value: object, scale: Scale) -> Value:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from ..cancellation import is_foreign
+from ..cancellation import foreign_failure, is_foreign
 from ..event_loops import call_in_thread, closing_shielded, run_to_end, threads, wait_for_all
 from .adapter import Connection
 from .messages import AssistantMessage
@@ -285,7 +285,7 @@ async def _wait_async(wait: Wait) -> Outcome:
             result, error = await call_in_thread(partial(_run_handler, wait.invoke), "approver")
             return (await result if inspect.isawaitable(result) else result), error
     except BaseException as error:
-        return None, _failure(error) if is_foreign(error) else error
+        return None, foreign_failure(error) if is_foreign(error) else error
 
 
 def _run_parallel(parallel: Parallel) -> Outcome:
@@ -324,16 +324,9 @@ def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
             return _run_to_end(result)
         return result, None
     except asyncio.CancelledError as error:  # nobody can cancel a plain function
-        return None, _failure(error)
+        return None, foreign_failure(error)
     except BaseException as error:
         return None, error
-
-
-def _failure(error: BaseException) -> Exception:
-    """Returns the error for a handler that awaited a cancelled task but was not cancelled."""
-    failure = RuntimeError("something that the call waited for was cancelled")
-    failure.__cause__ = error
-    return failure
 
 
 async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
@@ -361,7 +354,7 @@ async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
             result = await result
         return result, error
     except BaseException as error:
-        return None, _failure(error) if is_foreign(error) else error
+        return None, foreign_failure(error) if is_foreign(error) else error
 
 
 def _run_to_end(awaitable: Awaitable[object]) -> Outcome:
@@ -372,7 +365,7 @@ def _run_to_end(awaitable: Awaitable[object]) -> Outcome:
         try:
             outcome.append((await awaitable, None))
         except BaseException as error:
-            outcome.append((None, _failure(error) if is_foreign(error) else error))
+            outcome.append((None, foreign_failure(error) if is_foreign(error) else error))
 
     try:
         run_to_end(wait())

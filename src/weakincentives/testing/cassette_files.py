@@ -126,7 +126,7 @@ class Recordings:
     def load(self) -> None:
         """Reads the file, if it exists; raises `ValueError` with the number of a bad line."""
         lines: list[Line] = []
-        with suppress(FileNotFoundError), self.path.open(encoding="utf-8", newline="\n") as file:
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
             for number, text in enumerate(file, 1):
                 try:
                     line: Line = json.loads(text)
@@ -134,7 +134,13 @@ class Recordings:
                         raise ValueError(f"version {line['cassette']!r}")
                     if number > 1:
                         self._read(line, lines)
-                except (LookupError, TypeError, ValueError, RecursionError) as error:
+                except (
+                    LookupError,
+                    TypeError,
+                    ValueError,
+                    AttributeError,
+                    RecursionError,
+                ) as error:
                     raise ValueError(
                         f"{self.path}:{number} is not a recording of this version ({error!r}); "
                         "record it again"
