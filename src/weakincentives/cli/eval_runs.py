@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from ..limits import Budget
 from .printing import write_json
 from .run_options import Adapter, Api, BaseUrl, Model
 from .target import Target, UsageError, load_prompt
@@ -97,8 +96,6 @@ def evaluate_cases(
     if fail_on is not None and baseline is None and not arms[1:]:
         raise UsageError("--fail-on requires --baseline or a second --variant")
     margin = work.check_margin(margin)
-    with work.problems_as_lines():
-        limit = None if budget is None else Budget(max_cost=budget)
     old = work.read_baseline(baseline, is_written=write_baseline)
     experiment = work.run_cases(
         *(target, cases, (case, where)),
@@ -109,7 +106,7 @@ def evaluate_cases(
         variants=arms,
         repeats=repeats,
         concurrency=concurrency,
-        budget=limit,
+        budget=work.read_budget(budget),
         timeout=timeout,
         folder=folder,
         explain=verbose,
@@ -117,8 +114,7 @@ def evaluate_cases(
     written = baseline if write_baseline else None
     files = work.Files(json_, junit, markdown, html, baseline=written, by=by or "")
     comparisons = work.report(experiment, files, old, margin)
-    variants = list(experiment.variants.values())
-    gates.end(variants, comparisons, is_complete=experiment.is_complete)
+    gates.end(list(experiment.variants.values()), comparisons, is_complete=experiment.is_complete)
 
 
 def compare(

@@ -29,6 +29,7 @@ from ..evals.page import experiment_page
 from ..evals.reports import comparison_lines, experiment_lines
 from ..evals.results import Experiment, RunResult, VariantResults
 from ..evals.scoring import check_evaluators
+from ..limits import Budget
 from ..model_settings import ModelSettings
 from ..prompt.template import AnyPrompt, AnyTemplate, PromptTemplate
 from ..redaction import Redactor, credentials_in
@@ -45,6 +46,7 @@ __all__ = [
     "load_evaluators",
     "problems_as_lines",
     "read_baseline",
+    "read_budget",
     "read_variants",
     "report",
     "run_cases",
@@ -98,6 +100,12 @@ def check_margin(margin: float | None) -> float | None:
     if margin is not None and not margin > 0:
         raise UsageError(f"--margin must be more than 0, got {margin:g}")
     return margin
+
+
+def read_budget(dollars: float | None) -> Budget | None:
+    """Returns a budget; ends the program for an amount that cannot be a limit."""
+    with problems_as_lines():
+        return None if dollars is None else Budget(max_cost=dollars)
 
 
 def load_evaluators(names: Iterable[str] | None) -> list[AnyEvaluator]:
