@@ -352,6 +352,18 @@ def test_markdown_of_5000_changes_fits_and_says_how_many_more_there_are() -> Non
     assert text.endswith(f"\nand {5_000 - len(shown):,} more\n")
 
 
+def test_markdown_sorts_changes_of_several_scales_and_lists_runs_that_failed() -> None:
+    scales = {"tokens": Scale(higher_is_better=False), "grade": Scale(bounds=(0, 10))}
+    before = {"tokens": [[200]] * 3, "ok": [[True]] * 3, "grade": [[8]] * 3}
+    after = {"tokens": [[220], [210], ["F"]], "ok": "1 0 F", "grade": [[8], [6], ["F"]]}
+    a, b = variant("a", before, scales=scales), variant("b", after, scales=scales)
+    rows = table_rows(markdown(experiment(a, b), [compare(a, b)]))
+    assert rows[0][-1] == "verdict"
+    changed = [row[1:3] for row in rows if len(row) == 5 and row[1].startswith("c")][1:]
+    assert changed == [["c1", "ok"], ["c1", "grade"], ["c0", "tokens"], ["c1", "tokens"]]
+    assert rows[-1] == ["b", "c2", "failed: the tool broke"]
+
+
 def test_markdown_of_many_variants_and_long_names_fits() -> None:
     long = "|`" * 200
     variants: list[VariantResults] = [
