@@ -284,7 +284,7 @@ def test_unchanged_prompt_is_not_worse_than_its_baseline(wink: Wink) -> None:
     said = "their prompts, models and settings do not differ"
     assert f"nothing was changed: {said}" in done.stdout
     assert done.stdout.endswith(
-        f"gate holds: base against base: correct is inconclusive, but {said}\n"
+        f"gate holds: base (B) against base (A): correct is inconclusive, but {said}\n"
     )
     done = wink(*options, "--variant", "base:temperature=0.5", "--fail-on", "worse")
     assert done.returncode == 2
@@ -363,7 +363,7 @@ def test_baseline_is_written_by_its_option_only_and_the_changes_are_shown(wink: 
     before = baseline.read_bytes()
     worse = (*options, "--variant", "base:temperature=1.5")
     done = wink(*worse, "--json", "new.json")
-    assert "base against base: 2 cases" in done.stdout
+    assert "base (B) against base (A): 2 cases" in done.stdout
     for command in (("baseline.json", "new.json"), ("new.json", "baseline.json")):
         assert wink("compare", *command, "--fail-on", "worse").returncode == 2
     assert baseline.read_bytes() == before
@@ -377,7 +377,9 @@ def test_variant_is_compared_with_its_namesake_in_the_baseline(wink: Wink) -> No
     options = (*SCORED, *variants, "--baseline", "baseline.json")
     assert wink(*options, "--write-baseline").returncode == 0
     done = wink(*options)
-    assert "bad against bad: 2 cases; p-values are corrected for 2 comparisons" in done.stdout
+    assert (
+        "bad (B) against bad (A): 2 cases; p-values are corrected for 2 comparisons" in done.stdout
+    )
     assert "0 up; 0 down" in done.stdout
     assert "1 up" not in done.stdout
 
@@ -387,12 +389,19 @@ def test_baseline_is_kept_if_the_budget_ends_before_the_runs(wink: Wink) -> None
     options = (*SCORED[:3], *model, "--baseline", "baseline.json", "--write-baseline")
     done = wink(*options, "--budget", "1")
     assert done.returncode == 2
-    assert "base: 1 answered, 1 unrun" in done.stdout
-    assert "The experiment is not complete." in done.stdout
+    assert "base: 1 answered, 1 not run" in done.stdout
+    [last] = [line for line in done.stdout.splitlines() if line.startswith("The experiment is")]
+    assert "max_cost=1.0 would be exceeded with 2; start the experiment again" in last
     assert done.stderr.endswith("wink: baseline.json is unchanged, because runs are missing\n")
     assert not (wink.folder / "baseline.json").exists()
     assert wink(*options, "--budget", "2").returncode == 0
     assert (wink.folder / "baseline.json").exists()
+
+
+def test_missing_baseline_says_how_to_write_it(wink: Wink) -> None:
+    done = wink(*SCORED, "--baseline", "none.json")
+    assert done.returncode == 2
+    assert "wink: none.json does not exist; write it with wink eval --json, or" in done.stderr
 
 
 def test_baseline_with_other_cases_is_refused_and_can_be_replaced(wink: Wink) -> None:
@@ -427,7 +436,7 @@ def test_comparing_different_cases_needs_the_option_for_common_cases(
     assert "got 0" in wink("compare", *names, "--margin", "0").stderr
     assert done.stderr.endswith("pass common_cases=True, or --common-cases to wink compare\n")
     done = wink("compare", *names, "--common-cases", "--markdown", "out.md")
-    assert done.stdout.startswith("base against base: 50 cases in common, 50 left out")
+    assert done.stdout.startswith("base (B) against base (A): 50 cases in common, 50 left out")
     assert "` base `" in (wink.folder / "out.md").read_text()
 
 
@@ -542,14 +551,16 @@ def progress(done: int, total: int, **more: object) -> Progress:
 
 
 def test_progress_counts_the_runs_of_this_session() -> None:
-    assert progress_text(progress(1_000, 1_000, reused=900)) == "100 of 100 to run (900 reused)"
+    assert progress_text(progress(1_000, 1_000, reused=900)) == "100 of 100 runs done (900 reused)"
     text = progress_text(
         progress(950, 1_000, reused=900, failures=2, spent=RunUsage(cost=0.5), seconds_left=150.2)
     )
-    assert text == "50 of 100 to run (900 reused), 2 failed, $0.50, about 2 minutes left"
+    assert text == "50 of 100 runs done (900 reused), 2 failed, $0.50, about 2 minutes left"
     until = datetime(2026, 1, 1, 12, 30, 5, tzinfo=UTC)
     text = progress_text(progress(1, 2, waiting_until=until, seconds_left=1))
-    assert text == (f"1 of 2 to run, the provider asks to wait until {until.astimezone():%H:%M:%S}")
+    assert text == (
+        f"1 of 2 runs done, the provider asks to wait until {until.astimezone():%H:%M:%S}"
+    )
 
 
 def sparse(seconds: float, runs: int) -> Sequence[str]:
@@ -565,9 +576,9 @@ def sparse(seconds: float, runs: int) -> Sequence[str]:
 def test_progress_in_files_is_at_most_a_line_for_a_tenth_or_half_a_minute() -> None:
     quick = sparse(0.001, 5_000)
     assert len(quick) == 10
-    assert quick[-1] == "5,000 of 5,000 to run"
+    assert quick[-1] == "5,000 of 5,000 runs done"
     assert len(sparse(1, 3_000)) <= 3_000 / 30 + 10
-    assert sparse(1, 3) == ["1 of 3 to run", "2 of 3 to run", "3 of 3 to run"]
+    assert sparse(1, 3) == ["1 of 3 runs done", "2 of 3 runs done", "3 of 3 runs done"]
 
 
 def test_pause_is_reported_at_once_and_every_half_minute() -> None:
@@ -612,10 +623,10 @@ def read(terminal: int) -> bytes:
 def test_terminal_has_a_line_of_progress_and_results_are_on_stdout(faq: Path) -> None:
     done, seen = in_terminal(faq)
     assert done.returncode == 0, seen
-    assert "2 of 2 to run" in seen
+    assert "2 of 2 runs done" in seen
     assert "\x1b[" in seen
     assert done.stdout.startswith("cases: 2 cases; ")
-    assert "to run" not in done.stdout
+    assert "runs done" not in done.stdout
 
 
 @pytest.mark.parametrize("more", [{"CI": "true"}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
@@ -624,7 +635,7 @@ def test_progress_has_no_control_characters_where_they_are_unwanted(
 ) -> None:
     done, seen = in_terminal(faq, **more)
     assert done.returncode == 0, seen
-    assert seen.splitlines()[-1] == "2 of 2 to run"
+    assert seen.splitlines()[-1] == "2 of 2 runs done"
     assert not set(seen) & {"\r", "\x1b"}
 
 
@@ -697,6 +708,6 @@ START = (
 
 def test_command_is_a_process_too(faq: Path) -> None:
     done = process(faq, *SCORED, "--fail-under", "1")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "2 of 2 to run")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "2 of 2 runs done")
     assert not set(done.stderr) & {"\r", "\x1b"}
     assert done.stdout.endswith("gate holds: base correct: mean 1; limit 1\n")

@@ -106,7 +106,13 @@ def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = (), by
         for *names, part in score_rows(variant, by)
     ]
     verdicts = [
-        (cell(pair.b.name), cell(pair.a.name), cell(name), difference_text(one), verdict_text(one))
+        (
+            cell(pair.names[1]),
+            cell(pair.names[0]),
+            cell(name),
+            difference_text(one),
+            verdict_text(one),
+        )
         for pair in comparisons
         for name, one in pair.scores.items()
     ]

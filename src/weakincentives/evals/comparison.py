@@ -260,28 +260,29 @@ class _Rules:
         if result.p is None:
             if not changed and self._changes_little(changed, count):
                 return replace(result, verdict="equivalent", more_cases=None, reason="")
-            return self._with_few(result, changed, count)
+            return self._with_few(result, changed)
         half = 0.0 if error is None or df is None else t_quantile(1 - _LEVEL, df) * error
         if self.margin is not None and abs(mean) + half < self.margin:
             is_even = changed >= _ENOUGH_CHANGED or 2 * changed >= count
             if is_even or self._changes_little(changed, count):
                 return replace(result, verdict="equivalent", more_cases=None)
-            result = self._with_few(result, changed, count)
+            result = self._with_few(result, changed)
         return self._by_p(result)
 
-    def _with_few(self, result: Comparison, changed: float, count: float) -> Comparison:
+    def _with_few(self, result: Comparison, changed: float) -> Comparison:
         """Adds the reason why few changes do not show equivalence."""
         moved = len(result.up) + len(result.down)
         if self.margin is None or moved == result.cases:
             return result
         unit, reason = "clusters" if result.clusters else "cases", "no case changed, but "
+        count = result.clusters or result.cases
         if changed:
             reason = f"only {moved} of {result.cases} cases changed, which is too few to be certain"
         elif self.bounds is None:
             reason += "that shows equivalence only for a score with bounds"
         else:
             needed = ceil(log(_LEVEL) / log1p(-self.margin / abs(self.bounds[1] - self.bounds[0])))
-            reason += f"{count:.0f} {unit} are too few for the margin: about {needed} are needed"
+            reason += f"{count} {unit} are too few for the margin: about {needed} are needed"
         return replace(result, reason=reason)
 
     def _changes_little(self, changed: float, count: float) -> bool:

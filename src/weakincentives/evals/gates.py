@@ -119,7 +119,8 @@ def comparison_gate(comparisons: Comparisons) -> Gate:
         result = "inconclusive"
         if any(results[it].verdict == result and one.margin is None for it, one in tested.items()):
             reason += "; add cases, or pass --margin with the difference that does not matter"
-    return Gate(result, f"{comparisons.b.name} against {comparisons.a.name}: {reason}")
+    before, after = comparisons.names
+    return Gate(result, f"{after} against {before}: {reason}")
 
 
 def rate_interval(variant: VariantResults, score: str) -> Interval | None:
