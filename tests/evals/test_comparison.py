@@ -161,6 +161,7 @@ def test_many_ties_are_equivalent_and_few_are_not(count: int, verdict: str) -> N
 def test_reason_says_when_few_changes_do_not_show_equivalence() -> None:
     twice = {str(index): [1.0, 1.0] for index in range(20)}
     pairs = clusters("AABBCCDDEEFFGGHHIIJJ")
+    options: dict[str, Any]
     for options, expected in (
         ({}, "20 cases are too few for the margin: about 59 are needed"),
         ({"clusters": pairs}, "10 clusters are too few for the margin: about 59 are needed"),
