@@ -288,7 +288,7 @@ def test_unchanged_prompt_is_not_worse_than_its_baseline(wink: Wink) -> None:
     said = "their prompts, models and settings do not differ"
     assert f"nothing was changed: {said}" in done.stdout
     assert done.stdout.endswith(
-        f"gate holds: base against base: correct is inconclusive, but {said}\n"
+        f"gate holds: base (B) against base (A): correct is inconclusive, but {said}\n"
     )
     done = wink(*options, "--variant", "base:temperature=0.5", "--fail-on", "worse")
     assert done.returncode == 2
@@ -367,7 +367,7 @@ def test_baseline_is_written_by_its_option_only_and_the_changes_are_shown(wink: 
     before = baseline.read_bytes()
     worse = (*options, "--variant", "base:temperature=1.5")
     done = wink(*worse, "--json", "new.json")
-    assert "base against base: 2 cases" in done.stdout
+    assert "base (B) against base (A): 2 cases" in done.stdout
     for command in (("baseline.json", "new.json"), ("new.json", "baseline.json")):
         assert wink("compare", *command, "--fail-on", "worse").returncode == 2
     assert baseline.read_bytes() == before
@@ -381,7 +381,9 @@ def test_variant_is_compared_with_its_namesake_in_the_baseline(wink: Wink) -> No
     options = (*SCORED, *variants, "--baseline", "baseline.json")
     assert wink(*options, "--write-baseline").returncode == 0
     done = wink(*options)
-    assert "bad against bad: 2 cases; p-values are corrected for 2 comparisons" in done.stdout
+    assert (
+        "bad (B) against bad (A): 2 cases; p-values are corrected for 2 comparisons" in done.stdout
+    )
     assert "0 up; 0 down" in done.stdout
     assert "1 up" not in done.stdout
 
@@ -391,12 +393,19 @@ def test_baseline_is_kept_if_the_budget_ends_before_the_runs(wink: Wink) -> None
     options = (*SCORED[:3], *model, "--baseline", "baseline.json", "--write-baseline")
     done = wink(*options, "--budget", "1")
     assert done.returncode == 2
-    assert "base: 1 answered, 1 unrun" in done.stdout
-    assert "The experiment is not complete." in done.stdout
+    assert "base: 1 answered, 1 not run" in done.stdout
+    [last] = [line for line in done.stdout.splitlines() if line.startswith("The experiment is")]
+    assert "max_cost=1.0 would be exceeded with 2; start the experiment again" in last
     assert done.stderr.endswith("wink: baseline.json is unchanged, because runs are missing\n")
     assert not (wink.folder / "baseline.json").exists()
     assert wink(*options, "--budget", "2").returncode == 0
     assert (wink.folder / "baseline.json").exists()
+
+
+def test_missing_baseline_says_how_to_write_it(wink: Wink) -> None:
+    done = wink(*SCORED, "--baseline", "none.json")
+    assert done.returncode == 2
+    assert "wink: none.json does not exist; write it with wink eval --json, or" in done.stderr
 
 
 def test_baseline_with_other_cases_is_refused_and_can_be_replaced(wink: Wink) -> None:
@@ -431,7 +440,7 @@ def test_comparing_different_cases_needs_the_option_for_common_cases(
     assert "got 0" in wink("compare", *names, "--margin", "0").stderr
     assert done.stderr.endswith("pass common_cases=True, or --common-cases to wink compare\n")
     done = wink("compare", *names, "--common-cases", "--markdown", "out.md")
-    assert done.stdout.startswith("base against base: 50 cases in common, 50 left out")
+    assert done.stdout.startswith("base (B) against base (A): 50 cases in common, 50 left out")
     assert "` base `" in (wink.folder / "out.md").read_text()
 
 

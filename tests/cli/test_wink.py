@@ -548,7 +548,7 @@ ENDLESS = """\
         ),
         (
             ["render", "shop"],
-            "'shop' is not a prompt; write it as package.module:name, such as shop:template",
+            "'shop' must name the prompt; write it as package.module:name, such as shop:template",
         ),
         (["render", "./shop.py"], "such as shop:template"),
         (

@@ -448,7 +448,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(tmp_path: Path) -> N
         "10: params.text: Field required",
         "10: params.Qestion: Unexpected keyword argument",
         "13: expected.scre: Unexpected keyword argument, got '2'",
-        "14: state.Seen: Extra inputs are not permitted",
+        "14: state: unknown type 'Seen'; the prompt's sections declare no state",
         "15: metadata: Input should be an object, got '3'",
     ]
 
@@ -590,6 +590,15 @@ def test_csv_ids_are_text_whatever_they_look_like(tmp_path: Path, text: str) -> 
     cell = '"' + text.replace('"', '""') + '"'
     [case] = load(tmp_path, f"id,cluster,params.text\n{cell},{cell},x\n", "cases.csv")
     assert (case.id, case.cluster) == (text, text)
+
+
+def test_csv_column_without_params_names_the_field(tmp_path: Path) -> None:
+    assert problems(tmp_path, "id,text\n1,a\n", "cases.csv") == [
+        (
+            "1: unknown column 'text': cases of this prompt have no such key; for the field of the "
+            "params, write 'params.text'"
+        )
+    ]
 
 
 def test_all_problems_of_csv_are_reported_at_once_with_line_and_column(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_rounding_errors_are_not_changes() -> None:
     exact = {str(index): [0.3, 0.0, 0.8] for index in range(8)}
     result = compare_scores(exact, noisy, margin=0.05)
     assert (result.difference, result.up, result.down) == (0, (), ())
-    assert result.reason == "no standard error: no variation between cases"
+    assert result.reason.startswith("no case changed, but 8 cases are too few")
     assert result.more_cases is None
     shifted = {str(index): [0.1 * index + 0.3] for index in range(8)}
     result = compare_scores({str(index): [0.1 * index] for index in range(8)}, shifted)
@@ -164,6 +164,29 @@ def test_many_ties_are_equivalent_and_few_are_not(count: int, verdict: str) -> N
     assert compare_scores(right, right).verdict == "inconclusive"
     twice = {case: [1.0, 1.0] for case in right}
     assert compare_scores(twice, twice, margin=0.05).verdict == verdict
+
+
+def test_reason_says_when_few_changes_do_not_show_equivalence() -> None:
+    twice = {str(index): [1.0, 1.0] for index in range(20)}
+    pairs = clusters("AABBCCDDEEFFGGHHIIJJ")
+    options: dict[str, Any]
+    for options, expected in (
+        ({}, "20 cases are too few for the margin: about 59 are needed"),
+        ({"clusters": pairs}, "10 clusters are too few for the margin: about 59 are needed"),
+        ({"bounds": None}, "that shows equivalence only for a score with bounds"),
+    ):
+        result = compare_scores(twice, twice, margin=0.05, **options)
+        assert (result.verdict, result.reason) == (
+            "inconclusive",
+            f"no case changed, but {expected}",
+        )
+    enough = {str(index): [1.0, 1.0] for index in range(59)}
+    assert compare_scores(enough, enough, margin=0.05).verdict == "equivalent"
+    tokens = {str(index): [200.0] for index in range(35)}
+    few = compare_scores(tokens, tokens | {"0": [203.0]}, margin=40, bounds=None)
+    assert few.interval is not None
+    assert few.interval[1] < 1
+    assert few.reason == "only 1 of 35 cases changed, which is too few to be certain"
 
 
 def test_variant_without_failures_is_compared_by_the_pairs_that_changed() -> None:

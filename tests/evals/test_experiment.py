@@ -1182,6 +1182,7 @@ def test_variants_run_beside_each_other_on_the_same_cases(tmp_path: Path) -> Non
             Variant(name="plain"),
             Variant(name="loud", prompt=loud),
             Variant(name="other", model=FunctionAdapter(lambda *_: say("?"), model="n")),
+            Variant(name="cold", settings=ModelSettings(temperature=0, seed=7)),
         ],
         folder=tmp_path,
     )
@@ -1189,6 +1190,7 @@ def test_variants_run_beside_each_other_on_the_same_cases(tmp_path: Path) -> Non
     assert values(result, "other") == [False] * 3
     assert result["loud"].cases == result["plain"].cases
     assert result["other"].settings["model"] == "n"
+    assert result["cold"].settings["settings"] == "temperature=0, seed=7"
 
 
 def test_a_function_makes_the_prompt_of_each_case() -> None:

@@ -408,7 +408,9 @@ def test_calibration_counts_missing_scores_and_other_kinds_as_errors() -> None:
 def test_calibration_without_any_score_has_no_agreement() -> None:
     result = calibrate(judge(template()), labelled([True]), model=ScriptedAdapter([]))
     assert result.agreement is None
-    assert str(result) == "0 of 1 scored, base rate 100.0%"
+    first, warning = str(result).splitlines()
+    assert first == "0 of 1 scored, base rate 100.0%"
+    assert warning.startswith("warning: 1 answer without a score, first: ScriptExhaustedError")
 
 
 class Named(ScriptedAdapter):

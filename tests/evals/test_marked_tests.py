@@ -5,6 +5,8 @@ import re
 import pytest
 
 from support.authors import PLUGIN
+from weakincentives.evals.marked_tests import EvalRule
+from weakincentives.serde.json_types import AnyValue
 
 MODULE = """
 import pytest
@@ -29,6 +31,14 @@ TEST = """
 def test_support(evaluation):
     evaluation.evaluate(questions(), evaluators=[correct], model=MODEL)
 """
+
+
+@pytest.mark.parametrize("cases", ["cases.yaml", ["c1"]])
+def test_rule_takes_cases_and_not_a_path(cases: AnyValue) -> None:
+    with pytest.raises(
+        TypeError, match=r"takes cases, such as Dataset.load\(path, template\), got"
+    ):
+        EvalRule(cases)
 
 
 class Project:

@@ -1,6 +1,7 @@
 """Reports as text, JUnit XML and Markdown, also of texts that try to break them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -18,6 +19,8 @@ from weakincentives.evals.reports import comparison_lines, experiment_lines, mea
 from weakincentives.evals.results import Experiment, RunResult, VariantResults
 from weakincentives.evals.scores import Scale, Value
 from weakincentives.limits import RunUsage, TokenUsage
+
+type Rows = str | Sequence[Sequence[Value]]
 
 HOSTILE = [
     *("\x1b[31m", "\x00", "\ufffe", "\ud800", "\u2028", "\r\n", "a\tb", "😀👨‍👩‍👧", "]]>"),
@@ -119,7 +122,7 @@ def test_reason_follows_its_score_and_is_marked_if_it_is_truncated() -> None:
     assert first == "  c0: ok: fail, no number"
     assert second.startswith("  c1: ok: fail, no number in xxx")
     assert second.endswith("x…")
-    assert len(second) < 110
+    assert len(second) < 310
 
 
 def test_difference_and_its_interval_have_the_same_number_of_decimals() -> None:
@@ -353,6 +356,19 @@ def test_markdown_of_5000_changes_fits_and_says_how_many_more_there_are() -> Non
     assert text.endswith(f"\nand {5_000 - len(shown):,} more\n")
 
 
+def test_markdown_sorts_changes_of_several_scales_and_lists_runs_that_failed() -> None:
+    scales = {"tokens": Scale(higher_is_better=False), "grade": Scale(bounds=(0, 10))}
+    before: dict[str, Rows] = {"tokens": [[200]] * 3, "ok": "1 1 1", "grade": [[8]] * 3}
+    after: dict[str, Rows] = {"tokens": [[220], [210], ["F"]], "ok": "1 0 F"}
+    after["grade"] = [[8], [6], ["F"]]
+    a, b = variant("a", before, scales=scales), variant("b", after, scales=scales)
+    rows = table_rows(markdown(experiment(a, b), [compare(a, b)]))
+    assert rows[0][-1] == "verdict"
+    changed = [row[1:3] for row in rows if len(row) == 5 and row[1].startswith("c")][1:]
+    assert changed == [["c1", "ok"], ["c1", "grade"], ["c0", "tokens"], ["c1", "tokens"]]
+    assert rows[-1] == ["b", "c2", "failed: the tool broke"]
+
+
 def test_markdown_of_many_variants_and_long_names_fits() -> None:
     long = "|`" * 200
     variants: list[VariantResults] = [
@@ -372,6 +388,27 @@ def test_markdown_without_a_comparison_lists_the_problems() -> None:
         ["c2", "ok: no verdict"],
         ["c3", "failed: the tool broke"],
     ]
+
+
+def test_variants_with_the_same_name_are_told_apart() -> None:
+    a, b = variant("base", {"ok": "1 1"}), variant("base", {"ok": "1 0"})
+    found = [*comparison_lines(compare(a, b))]
+    assert found[0].startswith("base (B) against base (A): 2 cases")
+    assert [line.partition(":")[0] for line in found[2:4]] == ["  base (A)", "  base (B)"]
+    rows = table_rows(markdown(experiment(b), [compare(a, b)]))
+    assert rows[1][:2] == ["base (B)", "base (A)"]
+
+
+def test_summary_of_an_unknown_score_names_the_known_ones() -> None:
+    with pytest.raises(KeyError, match="no score 'okay'; there are ok"):
+        variant("base", {"ok": "1"}).summary("okay")
+
+
+def test_provider_failures_and_runs_that_did_not_take_place_are_named() -> None:
+    one = variant("base", {"ok": "1 U F 1"})
+    results = [*one.results[:3], replace(one.results[3], outcome="provider")]
+    head = lines(experiment(replace(one, results=results))).splitlines()[1]
+    assert head.startswith("base: 1 answered, 1 failed, 1 provider failures, 1 not run; ")
 
 
 def test_markdown_numbers_the_repeats_of_a_case() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from inspect import isfunction, signature
+from logging import getLogger
 from math import isfinite, nan
 from pathlib import Path
 from threading import Timer
@@ -198,6 +199,7 @@ def _interruptible() -> Generator[None]:
 
     def stop(*_: object) -> NoReturn:
         signal.signal(signal.SIGINT, _exit_now)
+        getLogger("asyncio").disabled = True  # it would log the tasks that this interrupts
         command = single_line(shlex.join(["wink", *sys.argv[1:]]))
         sys.stderr.write(f"wink: interrupted; to continue, run {command}\n")
         timer = Timer(_SECONDS_TO_END, os._exit, (2,))
@@ -226,6 +228,11 @@ def read_baseline(path: Path | None, *, is_written: bool = False) -> Experiment 
         return None
     try:
         return load_experiment(path)
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} does not exist; write it with wink eval --json, or as a baseline with "
+            "--write-baseline"
+        ) from None
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -84,7 +84,7 @@ def load(name: str, kind: str) -> object:
     if not (module_name and attributes):
         module = ".".join(Path(module_name.removesuffix(".py")).parts) or "package.module"
         raise UsageError(
-            f"{name!r} is not a {kind}; write it as package.module:name, such as "
+            f"{name!r} must name the {kind}; write it as package.module:name, such as "
             f"{module}:{attributes or 'template'}"
         )
     if "" not in sys.path:  # like `python -m`

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..displays import count_of
 from ..evaluation.loop_adapter import LoopAdapter
 from ..evaluation.main_loop import MainLoop
 from ..event_loops import portal, run_on
@@ -100,9 +101,9 @@ def calibrate(
     Labels must be of the kind of the judge's scores: true or false, numbers, or texts.
     `model` is the model of a judge that names none. `author` is the model that wrote the answers;
     the calibration has a warning if it is also the judge's, because models prefer their own
-    answers. It also has a warning if all labels are equal. This function blocks, and can also be
-    called while an event loop is running. Raises `ValueError` for no labels, and `TypeError` for
-    labels of another kind than the judge's scores.
+    answers. It also has a warning if all labels are equal, and for answers without a score. This
+    function blocks, and can also be called while an event loop is running. Raises `ValueError` for
+    no labels, and `TypeError` for labels of another kind than the judge's scores.
     """
     [checked] = check_evaluators([judge])
     name, items = checked.name, list(labelled)
@@ -135,12 +136,15 @@ def calibrate(
         return await asyncio.gather(*map(score_one, items))
 
     scores = run_on(portal.loop(), score_all())
-    return Calibration(scores=scores, warnings=[*_warnings(items, checked.model or model, author)])
+    return Calibration(scores=scores, warnings=[*_warnings(scores, checked.model or model, author)])
 
 
 def _warnings(
-    items: Sequence[Labelled], model: JudgeModel, author: LoopAdapter | str
+    scores: Sequence[LabelledScore], model: JudgeModel, author: LoopAdapter | str
 ) -> Iterator[str]:
+    items = [one.labelled for one in scores]
+    if errors := [one.error for one in scores if one.error]:
+        yield f"{count_of(len(errors), 'answer')} without a score, first: {errors[0]}"
     if (own := model_name(model)) and own == model_name(author):
         yield f"judge and author are the same model, {own}, and models prefer their own answers"
     if items[1:] and all(item.label == items[0].label for item in items):

@@ -303,7 +303,11 @@ def _read_csv(text: str, place: Place, problems: Problems) -> list[Node]:
     for column, (key, inner) in dict(zip(columns, paths, strict=True)).items():
         at = place.property(key)
         if at is None or (inner and at.property(inner) is None):
-            problems.add(line, f"unknown column {column!r}: cases of this prompt have no such key")
+            params = place.property("params")
+            is_field = params is not None and params.property(column) is not None
+            remedy = f"; for the field of the params, write 'params.{column}'" * is_field
+            problem = f"unknown column {column!r}: cases of this prompt have no such key{remedy}"
+            problems.add(line, problem)
         if columns.count(column) > 1 or (inner and key in columns):
             problems.add(line, f"the column {column!r} appears twice, or is part of another column")
     if "id" not in columns:

@@ -119,7 +119,7 @@ class _CaseTypes:
             ],
             "files": _optional[_dict[str, str | _From | _Base64]],
         }
-        self.keys, self.params = [*keys], params
+        self.keys, self.params, self.state = [*keys], params, [*state]
         self.by_type = case = _typed_dict("Case", keys)
         self.direct: AnyType = None  # with the fields of the only params type
         if len(params) == 1:
@@ -196,6 +196,9 @@ class _CaseReader:
             message = f"unknown key {path[0]!r}; a case has {', '.join(self._types.keys)}"
         elif path[0] in ("id", "cluster") and path[1:]:  # an issue with each type
             path, message = path[:1], f"{path[0]} must be text"
+        elif path[0] == "state" and path[1:2] and path[1] not in self._types.state:
+            known = ", ".join(self._types.state) or "no state"
+            message = f"state: unknown type {path[1]!r}; the prompt's sections declare {known}"
         elif path[0] == "files" and path[1:]:  # one of the issues with each form
             path = path[:2]
             message = f"files: {path[1]!r} must be text, {{from: path}} or {{base64: text}}"

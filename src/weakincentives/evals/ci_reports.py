@@ -95,8 +95,9 @@ def _attribute(text: str) -> str:
 def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = (), by: str = "") -> str:
     """Returns Markdown for a pull request, with at most 65,000 characters.
 
-    After the scores, also by their cases' values of the metadata key `by`, it lists the
-    cases that changed, worst first; without comparisons, it lists the runs with problems.
+    After the verdicts and the scores, also by their cases' values of the metadata key `by`, it
+    lists the cases that changed, those that became worst first, and the runs that failed; without
+    comparisons, it lists all runs with problems.
     """
     variants, cell = experiment.variants.values(), _cell
     scores = [
@@ -105,7 +106,13 @@ def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = (), by
         for *names, part in score_rows(variant, by)
     ]
     verdicts = [
-        (cell(pair.b.name), cell(pair.a.name), cell(name), difference_text(one), verdict_text(one))
+        (
+            cell(pair.names[1]),
+            cell(pair.names[0]),
+            cell(name),
+            difference_text(one),
+            verdict_text(one),
+        )
         for pair in comparisons
         for name, one in pair.scores.items()
     ]
@@ -113,14 +120,15 @@ def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = (), by
     changes.sort(key=lambda change: change[0])
     problems = [
         (cell(variant.name), cell(f"{run.case}{repeat_text(experiment, run)}"), cell(problem))
-        for variant in (() if comparisons else variants)
+        for variant in variants
         for run in variant.results
+        if not comparisons or run.outcome in ("failed", "provider")
         for problem in run_problems(variant, run)
     ]
     text, limit = f"### {_cell(experiment.dataset)}\n", _MARKDOWN_CHARACTERS
     for head, rows, most in (
-        (("variant", "score", "result"), scores, limit // 4),
         (("variant", "against", "score", "difference", "verdict"), verdicts, limit // 4),
+        (("variant", "score", "result"), scores, limit // 4),
         (("variant", "case", "score", "before", "after"), [row[1] for row in changes], limit),
         (("variant", "case", "problem"), problems, limit),
     ):
@@ -134,19 +142,28 @@ def _result_cell(variant: VariantResults, score: str) -> str:
 
 
 def _changed_cases(pair: Comparisons) -> Iterator[tuple[float, Sequence[str]]]:
-    """Yields the change of each case, positive if it is better, and its cells."""
+    """Yields each case's change as a share of its scale, positive if it is better, and cells."""
     for score, one in pair.scores.items():
         if one.result is None:
             continue
         before, after = pair.a.values(score), pair.b.values(score)
-        is_rate = one.a.is_rate and one.b.is_rate
+        is_rate, width = one.a.is_rate and one.b.is_rate, _width(pair, score)
         for case in (*one.result.up, *one.result.down):
             first, second = (
                 fmean([it for it in values[case] if it is not None]) for values in (before, after)
             )
             cells = [f"{100 * it:.4g} %" if is_rate else f"{it:.4g}" for it in (first, second)]
             change = second - first if one.higher_is_better else first - second
-            yield change, (_cell(pair.b.name), _cell(case), _cell(score), *cells)
+            yield change / width, (_cell(pair.b.name), _cell(case), _cell(score), *cells)
+
+
+def _width(pair: Comparisons, score: str) -> float:
+    """Returns the width of a score's scale, so that changes of several scores can be sorted."""
+    one, scale = pair.scores[score], pair.b.evaluators[score].scale
+    if scale.bounds is not None and not one.a.is_rate:
+        return abs(scale.bounds[1] - scale.bounds[0]) or 1.0
+    ends = [it or 0.0 for it in (one.a.least, one.a.most, one.b.least, one.b.most)]
+    return 1.0 if one.a.is_rate else max(map(abs, ends)) or 1.0
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:

@@ -264,13 +264,30 @@ class _Rules:
         if result.p is None:
             if not changed and self._changes_little(changed, count):
                 return replace(result, verdict="equivalent", more_cases=None, reason="")
-            return result
+            return self._with_few(result, changed)
         half = 0.0 if error is None or df is None else t_quantile(1 - _LEVEL, df) * error
         if self.margin is not None and abs(mean) + half < self.margin:
             is_even = changed >= _ENOUGH_CHANGED or 2 * changed >= count
             if is_even or self._changes_little(changed, count):
                 return replace(result, verdict="equivalent", more_cases=None)
+            result = self._with_few(result, changed)
         return self._by_p(result)
+
+    def _with_few(self, result: Comparison, changed: float) -> Comparison:
+        """Adds the reason why few changes do not show equivalence."""
+        moved = len(result.up) + len(result.down)
+        if self.margin is None or moved == result.cases:
+            return result
+        unit, reason = "clusters" if result.clusters else "cases", "no case changed, but "
+        count = result.clusters or result.cases
+        if changed:
+            reason = f"only {moved} of {result.cases} cases changed, which is too few to be certain"
+        elif self.bounds is None:
+            reason += "that shows equivalence only for a score with bounds"
+        else:
+            needed = ceil(log(_LEVEL) / log1p(-self.margin / abs(self.bounds[1] - self.bounds[0])))
+            reason += f"{count} {unit} are too few for the margin: about {needed} are needed"
+        return replace(result, reason=reason)
 
     def _changes_little(self, changed: float, count: float) -> bool:
         """Returns whether so few cases or clusters can change at all that the margin holds.
@@ -289,7 +306,7 @@ class _Rules:
             return replace(result, reason=result.reason or undecided(result.p, self.margin))
         is_up = (result.difference or 0.0) > 0
         verdict: Verdict = "better" if is_up is self.higher_is_better else "worse"
-        return replace(result, verdict=verdict, more_cases=None)
+        return replace(result, verdict=verdict, more_cases=None, reason="")
 
 
 def _grouped(changes: Mapping[str, float], clusters: Mapping[str, str]) -> list[list[float]]:

@@ -123,6 +123,11 @@ class Comparisons:
     uncompared: tuple[str, ...] = ()
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The names of both variants, marked with A and B if they are equal."""
+        return _names(self.a, self.b)
+
+    @property
     def is_same(self) -> bool:
         """Whether all runs have the same keys: prompts, models and settings do not differ."""
         a, b = ({(it.case, it.repeat): it.key for it in one.results} for one in (self.a, self.b))
@@ -221,13 +226,16 @@ def _paired(a: VariantResults, b: VariantResults, *, common_cases: bool) -> _Pai
     }
     left_out = frozenset(chain.from_iterable(cases.values()))
     if any(others.values()) or (left_out and not common_cases):
-        names = (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
-        raise ComparisonError(names, {**cases, **others})
+        raise ComparisonError(_names(a, b), {**cases, **others})
     a, b = _without(a, left_out), _without(b, left_out)
     unrun = {run.case for one in (a, b) for run in one.results if run.outcome == "unrun"}
     for one in (a, b):
         unrun |= one.cases.keys() - {run.case for run in one.results}
     return _Pair(a, b, tuple(sorted(left_out)), frozenset(unrun))
+
+
+def _names(a: VariantResults, b: VariantResults) -> tuple[str, str]:
+    return (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
 
 
 def _differ(score: str, a: VariantResults, b: VariantResults) -> bool:

@@ -558,7 +558,7 @@ class _Evaluation:
                 cases=self._cases,
                 evaluators=infos,
                 results=[result for repeats in by_case for result in repeats],
-                settings={"model": arm.adapter.model, "tag": arm.tag},
+                settings=arm.described,
             )
         return Experiment(
             dataset=self._dataset.name,

@@ -100,13 +100,13 @@ def rate_gate(variant: VariantResults, score: str, limit: float) -> Gate:
 def comparison_gate(comparisons: Comparisons) -> Gate:
     """Checks that no score is worse: each must be better, or equivalent within the margin.
 
-    If nothing differs between the variants, a score without errors may also be inconclusive. Labels
-    and scores that apply to no case are left out.
+    If nothing differs between the variants, a score with no more errors than before may also be
+    inconclusive. Labels and scores that apply to no case are left out.
     """
     tested = {score: one for score, one in comparisons.scores.items() if one.is_tested}
     results = {score: one.result for score, one in tested.items() if one.result is not None}
     verdicts = {it.verdict for it in results.values()}
-    is_same = comparisons.is_same and not any(it.errors for it in results.values())
+    is_same = comparisons.is_same and all(it.b.errors <= it.a.errors for it in tested.values())
     result: GateResult = "holds"
     reason = ", ".join([f"{score} is {it.verdict}" for score, it in results.items()])
     if "worse" in verdicts:
@@ -119,7 +119,8 @@ def comparison_gate(comparisons: Comparisons) -> Gate:
         result = "inconclusive"
         if any(results[it].verdict == result and one.margin is None for it, one in tested.items()):
             reason += "; add cases, or pass --margin with the difference that does not matter"
-    return Gate(result, f"{comparisons.b.name} against {comparisons.a.name}: {reason}")
+    before, after = comparisons.names
+    return Gate(result, f"{after} against {before}: {reason}")
 
 
 def rate_interval(variant: VariantResults, score: str) -> Interval | None:

@@ -9,6 +9,7 @@ from typing import Unpack
 
 from ..displays import count_of
 from ..limits import RunUsage
+from ..serde.json_types import AnyValue
 from .cases import Case
 from .comparisons import compare
 from .distributions import wilson
@@ -50,6 +51,12 @@ class EvalRule:
     margin: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        given: AnyValue = self.cases
+        if not all(isinstance(case, Case) for case in given):
+            raise TypeError(
+                "wink_eval takes cases, such as Dataset.load(path, template), "
+                f"got {self.cases!r:.100}"
+            )
         if not self.cases:
             raise ValueError("the marker wink_eval must have at least one case, got none")
         for name, share in (("share", self.share), ("fail_under", self.fail_under)):

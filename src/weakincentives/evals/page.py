@@ -164,7 +164,7 @@ class _Table:
                 "score": name,
                 "verdict": one.result.verdict if one.result and one.is_tested else "",
                 "words": _in_words(a, b, name, one),
-                "text": difference_text(one),
+                "text": difference_text(one) if one.is_tested else "",
                 "difference": one.result and one.result.difference,
                 "interval": one.result and one.result.interval,
             }

@@ -37,6 +37,12 @@ class PreparedVariant:
         return frozenset([digest for _, digest in self.prompts.values()])
 
     @property
+    def described(self) -> dict[str, str]:
+        """The model, the tag and the settings, with secrets masked."""
+        settings = repr(self.settings or ModelSettings())[len("ModelSettings(") : -1]
+        return {"model": self.adapter.model, "tag": self.tag, "settings": settings}
+
+    @property
     def binds(self) -> bool:
         """Whether the params of a case are bound to a template."""
         return isinstance(self.target, PromptTemplate)

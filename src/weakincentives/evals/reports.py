@@ -1,7 +1,7 @@
 """Reports of experiments and comparisons as lines of text."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import floor, inf, log10
 
 from ..displays import count_of, cut
@@ -9,7 +9,7 @@ from ..limits import RunUsage
 from .comparison import Comparison
 from .comparisons import NOTHING_DIFFERS, Comparisons, ScoreComparison
 from .gates import observations, rate_interval
-from .results import Experiment, RunResult, ScoreSummary, VariantResults
+from .results import Experiment, Outcome, RunResult, ScoreSummary, VariantResults
 from .scores import Value
 
 __all__ = [
@@ -26,7 +26,13 @@ __all__ = [
     "verdict_text",
 ]
 
-_NAMED, _SMALLEST_P, _LINE = 10, 0.0001, 100
+_NAMED, _SMALLEST_P, _LINE = 10, 0.0001, 300
+_ENDS: Mapping[Outcome, str] = {
+    "answered": "answered",
+    "failed": "failed",
+    "provider": "provider failures",
+    "unrun": "not run",
+}
 _NONE = "–"  # noqa: RUF001 - a dash represents a missing number
 
 
@@ -40,7 +46,9 @@ def experiment_lines(experiment: Experiment, by: str = "") -> Iterator[str]:
     yield f"{experiment.dataset}: {count_of(cases, 'case')}{repeats}; {spent}"
     for variant in experiment.variants.values():
         outcomes = Counter(result.outcome for result in variant.results)
-        ends = ", ".join([f"{count:,} {outcome}" for outcome, count in outcomes.items()])
+        ends = ", ".join(
+            [f"{outcomes[it]:,} {text}" for it, text in _ENDS.items() if it in outcomes]
+        )
         known = sum([result.usage.cost or 0.0 for result in variant.results])
         usage = f"{_cost(variant.usage, known)}{_tokens(variant.usage)}"
         yield f"{variant.name}: {ends}; these runs cost {usage}"
@@ -56,7 +64,9 @@ def experiment_lines(experiment: Experiment, by: str = "") -> Iterator[str]:
             yield f"  and {len(problems) - _NAMED:,} more"
     yield from experiment.notes
     if not experiment.is_complete:
-        yield "The experiment is not complete."
+        runs = [run for variant in experiment.variants.values() for run in variant.results]
+        errors = [run.error for run in runs if run.outcome == "unrun" and run.error]
+        yield " ".join(["The experiment is not complete.", *map(_beginning, errors[:1])])
 
 
 def score_rows(variant: VariantResults, by: str) -> Iterator[tuple[str, str, VariantResults]]:
@@ -139,11 +149,11 @@ def summary_text(variant: VariantResults, score: str) -> str:
 
 def comparison_lines(comparisons: Comparisons) -> Iterator[str]:
     """Yields the differences of two variants and the verdicts, as lines of text."""
-    a, b = comparisons.a, comparisons.b
+    (a, b), (before, after) = (comparisons.a, comparisons.b), comparisons.names
     left_out = f" in common, {len(comparisons.left_out):,} left out" * bool(comparisons.left_out)
     family = count_of(comparisons.family, "comparison")
     count = count_of(len(b.cases), "case")
-    yield f"{b.name} against {a.name}: {count}{left_out}; p-values are corrected for {family}"
+    yield f"{after} against {before}: {count}{left_out}; p-values are corrected for {family}"
     if comparisons.is_same:
         yield f"nothing was changed: {NOTHING_DIFFERS}"
     for score, one in comparisons.scores.items():
@@ -151,8 +161,8 @@ def comparison_lines(comparisons: Comparisons) -> Iterator[str]:
         yield f"{score}{lower}: {verdict_text(one)}"
         if one.result is not None and not one.is_tested:
             continue
-        yield f"  {a.name}: {summary_text(a, score)}"
-        yield f"  {b.name}: {summary_text(b, score)}"
+        yield f"  {before}: {summary_text(a, score)}"
+        yield f"  {after}: {summary_text(b, score)}"
         if one.result is not None:
             yield f"  {difference_text(one)}; {_changes_text(one.result)}"
     if comparisons.uncompared:

@@ -175,7 +175,12 @@ class VariantResults:
         return values
 
     def summary(self, score: str) -> ScoreSummary:
-        """Returns the mean of a score and how much of it is missing."""
+        """Returns the mean of a score and how much of it is missing.
+
+        Raises `KeyError` for a score that the variant does not have.
+        """
+        if score not in self.evaluators:
+            raise KeyError(f"no score {score!r}; there are {', '.join(self.evaluators)}")
         values, labels = self.values(score), Counter[str]()
         inapplicable = 0
         is_rate = True
