@@ -42,7 +42,7 @@ class Means:
 def progress_text(progress: Progress, means: Sequence[str] = ()) -> str:
     """Returns one line: the runs of this session, failures, means, cost, and the time left."""
     done, total = (count - progress.reused for count in (progress.done, progress.total))
-    parts = [f"{done:,} of {count_of(total, 'run')} done"]
+    parts = [f"{done:,} of {total:,} to run"]
     if progress.reused:
         parts[0] += f" ({progress.reused:,} reused)"
     if progress.failures:
