@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,14 +21,14 @@ from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
 from ..cancellation import as_exception
 from ..inspection.secrets import mask_secrets
-from ..limits import Prices, RunUsage, TokenUsage, check_count, utc_now
+from ..limits import RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
 from ..signatures import check_names, is_coroutine_function
 from .cases import Case, Dataset
 from .durable_target import DurableTarget
 from .explanations import Explanations
 from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
-from .options import EvaluateOptions, Progress, Target, Variant, checked_budget
+from .options import EvaluateOptions, Progress, Target, Variant, checked_budget, known_prices
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task, apart
 from .prepared_variants import PreparedVariant
@@ -203,7 +202,7 @@ class _Evaluation:
             raise TypeError(
                 f"evaluate takes adapters of this library, or names of models, got {adapter!r}"
             )
-        prices = self._options.get("prices") or adapter.config.prices or _known_prices()
+        prices = self._options.get("prices") or adapter.config.prices or known_prices()
         budget = self._ledger.budget
         if budget is not None and budget.max_cost is not None:
             is_known = prices is not None and prices(TokenUsage(1, 1), adapter.model) is not None
@@ -592,12 +591,3 @@ def _line(one: Evaluator, new: Scores, judges: Mapping[str, RunUsage]) -> Line:
     if judges:
         line["judges"] = serde.dump(judges)
     return line
-
-
-def _known_prices() -> Prices | None:
-    """Returns the prices of the extra `prices`, if it is installed."""
-    if find_spec("genai_prices") is None:
-        return None
-    from ..contrib.prices import cost
-
-    return cost

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from os import PathLike
 from typing import TypedDict
 
@@ -16,7 +17,15 @@ from .cases import Case
 from .results import RunResult
 from .scores import EvalRun, Evaluator, Judgement
 
-__all__ = ["AnyEvaluator", "EvaluateOptions", "Progress", "Target", "Variant", "checked_budget"]
+__all__ = [
+    "AnyEvaluator",
+    "EvaluateOptions",
+    "Progress",
+    "Target",
+    "Variant",
+    "checked_budget",
+    "known_prices",
+]
 
 _LIMITS = (
     *("max_cost", "max_tokens", "max_input_tokens", "max_output_tokens", "max_calls"),
@@ -104,3 +113,12 @@ def checked_budget(budget: Budget | None) -> Budget | None:
         if limit is not None and limit <= 0:
             raise ValueError(f"the budget's {name} must be more than 0, got {limit}")
     return budget
+
+
+def known_prices() -> Prices | None:
+    """Returns the prices of the extra `prices`, if it is installed."""
+    if find_spec("genai_prices") is None:
+        return None
+    from ..contrib.prices import cost
+
+    return cost
