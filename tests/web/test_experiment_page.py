@@ -1,7 +1,6 @@
 """The page of an experiment in a real browser: hostile text, keys, widths, dark, 300 MB of logs."""
 
 import os
-import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +62,7 @@ def open_page(browser: Any, folder: Path) -> Generator[Open]:
     contexts: list[Any] = []
     problems: list[str] = []
     requests: list[str] = []
+    loads: list[str] = []
 
     def open_page(path: str | Path = "small.html", *, width: int = 1280, **options: Any) -> AnyPage:
         context = browser.new_context(
@@ -72,6 +72,7 @@ def open_page(browser: Any, folder: Path) -> Generator[Open]:
         context.set_default_timeout(20_000)  # a busy machine may need many seconds
         page = context.new_page()
         page.on("request", lambda request: requests.append(request.url))
+        page.on("domcontentloaded", lambda loaded: loads.append(loaded.url))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text))
@@ -83,7 +84,7 @@ def open_page(browser: Any, folder: Path) -> Generator[Open]:
         context.close()
     assert problems == []
     assert all(url.startswith("file:") and url.endswith(".html") for url in requests)
-    assert len(requests) == len(contexts)
+    assert len(requests) == len(loads) >= len(contexts)
 
 
 @evaluator(name="correct")
@@ -379,11 +380,15 @@ def test_page_of_300_megabytes_of_logs_is_small_and_usable_at_once(
     write(tmp_path / "large.html", replace(experiment(*keyed), folder=str(tmp_path)))
     size = (tmp_path / "large.html").stat().st_size
     assert 15_000_000 < size <= 20_000_000
-    started = time.perf_counter()
     page = open_page(tmp_path / "large.html")
+    tools = page.context.new_cdp_session(page)
+    # The time of its thread does not contain that of other tests.
+    tools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.reload()
     page.locator(".cases .bad").first.click()
     page.frame_locator("dialog iframe").locator(".turn").first.wait_for()
-    seconds = time.perf_counter() - started
+    metrics = tools.send("Performance.getMetrics")["metrics"]
+    seconds = next(it["value"] for it in metrics if it["name"] == "TaskDuration")
     page.keyboard.press("Escape")
     left_out = page.locator("main > p").inner_text()
     assert "of 6,000 reports of runs are not on this page, which has at most 18 MB" in left_out
@@ -391,4 +396,4 @@ def test_page_of_300_megabytes_of_logs_is_small_and_usable_at_once(
     page.get_by_label("Outcome").select_option("wrong")
     assert page.locator("output").inner_text() == "500 of 2,000 cases"
     page.locator(".cases button").last.click()
-    assert seconds <= 2 * float(os.environ.get("SLOW_MACHINE", "1"))
+    assert 0.05 < seconds <= 2 * float(os.environ.get("SLOW_MACHINE", "1"))
