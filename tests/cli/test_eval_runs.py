@@ -634,10 +634,10 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def test_terminal_has_a_line_of_progress_and_results_are_on_stdout(faq: Path) -> None:
+def test_terminal_has_a_bar_of_progress_and_results_are_on_stdout(faq: Path) -> None:
     done, seen = in_terminal(faq)
     assert done.returncode == 0, seen
-    assert "2 of 2 to run" in seen
+    assert "━ 2 of 2 to run" in re.sub(r"\x1b\[[\d;?]*\w", "", seen)
     assert "\x1b[" in seen
     assert not {"better", "worse", "equivalent", "inconclusive"} & set(re.findall(r"\w+", seen))
     assert done.stdout.startswith("cases: 2 cases; ")

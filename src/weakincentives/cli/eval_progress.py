@@ -1,4 +1,4 @@
-"""The progress of `wink eval` on stderr: a line that changes, or a few lines in files and CI."""
+"""The progress of `wink eval` on stderr: a bar on a terminal, a few lines in files and CI."""
 
 import os
 import sys
@@ -91,12 +91,17 @@ def showing_progress() -> Generator[Callable[[Progress], object]]:
     is_plain = os.environ.get("CI") or os.environ.get("NO_COLOR") or console.is_dumb_terminal
     if is_plain or not console.is_terminal:
         yield SparseLines(sys.stderr.write)
-    else:
-        means = Means()
-        with console.status("") as status:
+        return
+    from rich.progress import BarColumn, TextColumn  # slow to import
+    from rich.progress import Progress as Bar
 
-            def show(progress: Progress) -> None:
-                means.add(progress)
-                status.update(progress_text(progress, means.texts()))
+    means, text = Means(), TextColumn("{task.description}", markup=False)
+    with Bar(BarColumn(), text, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
 
-            yield show
+        def show(progress: Progress) -> None:
+            means.add(progress)
+            line = progress_text(progress, means.texts())
+            bar.update(task, description=line, completed=progress.done, total=progress.total)
+
+        yield show
