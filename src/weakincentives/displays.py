@@ -5,6 +5,7 @@ such text is therefore put into a code block or a code span that it cannot close
 """
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "markdown",
     "name_in_line",
     "one_line",
+    "table_lines",
     "unreadable",
     "visible",
 ]
@@ -35,6 +37,7 @@ HIDDEN = re.compile(
 
 _BLOCK_CHARACTERS = 10_000
 _LINE_CHARACTERS = 100
+_CELL_CHARACTERS = 60
 
 
 class _Shown(Protocol):
@@ -115,6 +118,19 @@ def name_in_line(name: str) -> str:
 def unreadable(text: str) -> set[str]:
     """Returns the characters in `text` that are in `HIDDEN` or otherwise not printable."""
     return {char for char in {*text} if not char.isprintable() or HIDDEN.match(char)}
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a table whose first row is the head, without columns that are empty.
+
+    Cells are cut to 60 characters.
+    """
+    cells = [[cut(cell, _CELL_CHARACTERS, counted=False) for cell in row] for row in rows]
+    columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield line.rstrip()
 
 
 def longest_run(text: str) -> int:

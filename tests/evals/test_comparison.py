@@ -3,7 +3,7 @@
 import random
 import warnings
 from collections.abc import Mapping, Sequence
-from math import isnan, nan
+from math import ceil, isnan, nan
 from typing import Any
 
 import pytest
@@ -459,6 +459,18 @@ def test_interval_of_a_rate_stays_within_0_and_1(
 ) -> None:
     found = wilson(successes, count)
     assert found == (interval and about(*interval))
+
+
+def test_more_clusters_are_counted_where_cases_are_similar() -> None:
+    a, b = cases("00 01 10 11 00 01 10 11"), cases("01 11 10 00 01 11 11 10")
+    pairs = dict(zip(a, ["w", "w", "x", "x", "y", "y", "z", "z"], strict=True))
+    result = compare_scores(a, b, margin=0.1, clusters=pairs)
+    assert result.clusters == 4
+    assert result.standard_error is not None
+    needed = ((z_quantile(0.975) + z_quantile(0.8)) * result.standard_error / 0.1) ** 2 * 4
+    assert result.more_cases == ceil(needed) - 4
+    alone = compare_scores(a, b, margin=0.1)
+    assert alone.more_cases != result.more_cases
 
 
 def test_variance_is_split_between_cases_and_repeats() -> None:

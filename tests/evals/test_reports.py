@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from support.eval_results import experiment, variant
+from support.eval_results import experiment, rows_of, variant
 from weakincentives.evals.ci_reports import junit_xml, markdown
 from weakincentives.evals.comparisons import compare
 from weakincentives.evals.experiment_files import experiment_json
@@ -49,15 +49,17 @@ def test_errors_are_not_zeros_in_any_report() -> None:
     )
     compared = compare(one, replace(one, name="other"))
     for text in (
-        lines(saved),
         "".join(junit_xml(saved)),
         markdown(saved),
         markdown(saved, [compared]),
-        "\n".join(comparison_lines(compared)),
         "".join(experiment_page(saved)),
         "".join(experiment_page(experiment(one, compared.b), comparisons=[compared])),
     ):
         assert expected in text
+    assert "  2 of 3 scored, 1 not applicable\n" in lines(saved)
+    by_errors = "100.0 % of 2 scored (66.7-100.0 % if the error was wrong or right)"
+    assert f"\nbase, ok: {by_errors}\n" in lines(saved)
+    assert f"\n  ok, other: {by_errors}" in "\n".join(comparison_lines(compared))
     [found] = json.loads("".join(experiment_json(saved)))["variants"].values()
     summary = found["summaries"]["ok"]
     counts = [summary[name] for name in ("mean", "scored", "runs", "errors", "inapplicable")]
@@ -67,8 +69,9 @@ def test_errors_are_not_zeros_in_any_report() -> None:
 def test_scores_of_zero_are_shown() -> None:
     zeros: list[list[Value]] = [[0.0], [0]]
     one = variant("base", {"s": zeros, "ok": [[False], [False]]})
-    assert "s: mean 0 over 2 scored" in lines(experiment(one))
-    assert "ok: 0.0 % of 2 scored, 95 % interval 0.0-65.8 %" in lines(experiment(one))
+    rows = rows_of(lines(experiment(one)))
+    assert ["base", "s", "0", "2 scored"] in rows
+    assert ["base", "ok", "0.0 %", "0.0-65.8 %", "2 scored"] in rows
     xml = "".join(junit_xml(experiment(one)))
     assert "s: 0\nok: fail" in xml
 
@@ -79,10 +82,10 @@ def test_numbers_have_their_range_and_labels_their_counts() -> None:
     one = variant("a", {"s": numbers, "t": words}, scales={"s": Scale(bounds=(0, 100))})
     text = lines(experiment(one))
     assert (
-        "s: mean 49 over 1 scored (24.5 to 74.5 if the error had the lowest or the highest score), "
-        "1 of 2 scored"
+        "s: mean 49 over 1 scored (24.5 to 74.5 if the error had the lowest or the highest score)"
     ) in text
-    assert "t: formal 1, casual 1" in text
+    assert ["a", "s", "49", "1 of 2 scored"] in rows_of(text)
+    assert ["a", "t", "formal 1, casual 1", "2 scored"] in rows_of(text)
 
 
 def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
@@ -119,10 +122,10 @@ def test_reason_follows_its_score_and_is_marked_if_it_is_truncated() -> None:
     pairs = zip(one.results, reasons, strict=True)
     results = [replace(it, reasons={"ok": reason}) for it, reason in pairs]
     *_, first, second = lines(experiment(replace(one, results=results))).splitlines()
-    assert first == "  c0: ok: fail, no number"
-    assert second.startswith("  c1: ok: fail, no number in xxx")
+    assert first == "base, c0: ok: fail, no number"
+    assert second.startswith("base, c1: ok: fail, no number in xxx")
     assert second.endswith("x…")
-    assert len(second) < 310
+    assert len(second) < 320
 
 
 def test_difference_and_its_interval_have_the_same_number_of_decimals() -> None:
@@ -130,17 +133,16 @@ def test_difference_and_its_interval_have_the_same_number_of_decimals() -> None:
     after: list[list[Value]] = [[2 / 3], [0.7], [0.1], [0.25]]
     compared = compare(variant("a", {"s": before}), variant("b", {"s": after}))
     text = "\n".join(comparison_lines(compared))
-    assert "  +0.146, 95 % interval -0.095 to +0.386, p = " in text
+    assert ["+0.146", "-0.095 to +0.386"] in [row[4:6] for row in rows_of(text)]
 
 
 def test_numbers_have_their_spread() -> None:
     numbers: list[list[Value]] = [[1.0, 2.0], [4.0, 4.0], [6.5, "E"]]
     text = lines(experiment(variant("base", {"s": numbers}), repeats=2))
-    spread = "mean 4 over 5 scored, from 1 to 6.5, standard deviation 2.5, 5 of 6 scored"
-    assert f"  s: {spread}" in text
+    assert ["base", "s", "4", "1 to 6.5", "2.5", "5 of 6 scored"] in rows_of(text)
     one: list[list[Value]] = [[1.0, 2.0]]
     text = lines(experiment(variant("base", {"s": one})))
-    assert text.endswith("  s: mean 1.5 over 2 scored, from 1 to 2")
+    assert rows_of(text)[-1] == ["base", "s", "1.5", "1 to 2", "2 scored"]
 
 
 def test_scores_are_reported_by_the_values_of_metadata() -> None:
@@ -152,14 +154,16 @@ def test_scores_are_reported_by_the_values_of_metadata() -> None:
         for case, info, level in infos
     }
     saved = experiment(replace(one, cases=cases), repeats=2)
-    text = [*experiment_lines(saved, "level")][2:7]
-    assert [line.partition(", 95 %")[0] for line in text] == [
-        "  ok: 50.0 % of 5 scored (50.0-66.7 % if the error was wrong or right)",
-        "    without level, 1 case: 0.0 % of 1 scored (0.0-50.0 % if the error was wrong or right)",
-        "    level easy, 1 case: 50.0 % of 2 scored",
-        "    level hard, 1 case: 100.0 % of 2 scored",
-        "    level short, 1 case: 50.0 % of 2 scored",
+    text = "\n".join(experiment_lines(saved, "level"))
+    assert [row[1:3] + row[-1:] for row in rows_of(text)[4:9]] == [
+        ["ok", "50.0 %", "5 of 6 scored"],
+        ["without level, 1 case", "0.0 %", "1 of 2 scored"],
+        ["level easy, 1 case", "50.0 %", "2 scored"],
+        ["level hard, 1 case", "100.0 %", "2 scored"],
+        ["level short, 1 case", "50.0 %", "2 scored"],
     ]
+    by_errors = "0.0 % of 1 scored (0.0-50.0 % if the error was wrong or right)"
+    assert f"\nbase, ok, without level, 1 case: {by_errors}\n" in text
     assert "` ok, level hard, 1 case `" in markdown(saved, by="level")
     assert [*saved["base"].groups("cluster")] == ["x", "y"]
     with pytest.raises(ValueError, match="no case has the key 'lvl'; known: cluster, level"):
@@ -171,11 +175,23 @@ def test_comparison_has_the_verdict_the_pairs_and_the_changed_cases() -> None:
     b = variant("b", {"ok": "1 1 1 1 E 1 1 E 1 1"})
     text = "\n".join(comparison_lines(compare(a, b)))
     assert text.splitlines()[0] == "b against a: 10 cases; p-values are corrected for 1 comparison"
-    assert "ok: inconclusive" in text
+    assert rows_of(text)[2] == [
+        *("ok", "inconclusive", "60.0 %", "100.0 %"),
+        *("+25.0 points", "-13.7 to +63.7", "0.5"),
+    ]
+    changes = "there is no margin for equivalence; 2 up: c2, c9; 0 down"
+    assert f"{changes}\n" in text
     assert (
-        "+25.0 points, 95 % interval -13.7 to +63.7, p = 0.5 (exact McNemar), +20.0 to +40.0 by "
-        "errors; 8 of 10 pairs; 2 up: c2, c9; 0 down"
-    ) in text
+        f"{changes}; +25.0 points, 95 % interval -13.7 to +63.7, p = 0.5 (exact McNemar), "
+        "+20.0 to +40.0 by errors; 8 of 10 pairs\n"
+    ) in "\n".join(comparison_lines(compare(a, b), verbose=True))
+
+
+def test_names_of_changed_cases_are_cut_unless_the_report_is_verbose() -> None:
+    compared = compare(variant("a", {"ok": "0 " * 7}), variant("b", {"ok": "1 " * 7}))
+    assert [*comparison_lines(compared)][-1] == "  ok: 7 up: c0, c1, c2, c3, c4, …; 0 down"
+    full = [*comparison_lines(compared, verbose=True)][-1]
+    assert "7 up: c0, c1, c2, c3, c4, c5, c6; 0 down; +100.0 points" in full
 
 
 def test_comparison_without_an_interval_has_a_dash_and_the_reason() -> None:
@@ -184,9 +200,9 @@ def test_comparison_without_an_interval_has_a_dash_and_the_reason() -> None:
     text = "\n".join(
         comparison_lines(compare(variant("a", {"s": one}), variant("b", {"s": other})))
     )
-    assert "s: inconclusive; no standard error: 1 case" in text
-    dash = "\N{EN DASH}"
-    assert f"+0.4, 95 % interval {dash}; 1 of 1 pairs; 1 up: c0; 0 down" in text
+    assert text.endswith("\n  s: no standard error: 1 case; 1 up: c0; 0 down")
+    row = ["s", "inconclusive", "0.5", "0.9", "+0.4", "\N{EN DASH}"]
+    assert rows_of(text)[2] == row
 
 
 def test_comparison_of_common_cases_counts_them_in_the_first_line() -> None:
@@ -198,9 +214,9 @@ def test_comparison_of_common_cases_counts_them_in_the_first_line() -> None:
 def test_comparison_says_the_split_of_variance_and_the_cases_that_are_needed() -> None:
     a = variant("a", {"ok": "110 000 111 010 111 101"})
     b = variant("b", {"ok": "111 110 111 000 010 111"})
-    text = "\n".join(comparison_lines(compare(a, b, margin=0.1)))
+    text = "\n".join(comparison_lines(compare(a, b, margin=0.1), verbose=True))
     assert (
-        "ok: inconclusive; the corrected p-value 0.79 is not below 0.05, and equivalence within "
+        "ok: the corrected p-value 0.79 is not below 0.05, and equivalence within "
         "the margin 0.1 is not certain; about 183 more cases needed for the margin"
     ) in text
     assert "variance 0.148 by cases, 0.0926 by repeats" in text
@@ -209,17 +225,18 @@ def test_comparison_says_the_split_of_variance_and_the_cases_that_are_needed() -
 @pytest.mark.parametrize(
     ("rows", "clusters", "found"),
     [
-        ("1 1 1 0", [], "95 % interval 30.1-95.4 %"),
-        ("11 11 11 00", [], "95 % interval over 4 cases 30.1-95.4 %"),
-        ("1 1 1 0", ["a", "a", "b", "b"], "95 % interval over 2 clusters "),
-        ("11 11 11 00", ["a", "a", "", ""], "95 % interval over 3 clusters "),
-        ("1 1 1 0", ["a", "b", "c", "d"], "95 % interval 30.1-95.4 %"),
+        ("1 1 1 0", [], "30.1-95.4 %"),
+        ("11 11 11 00", [], "30.1-95.4 % over 4 cases"),
+        ("1 1 1 0", ["a", "a", "b", "b"], "19.8-97.3 % over 2 clusters"),
+        ("11 11 11 00", ["a", "a", "", ""], "25.6-96.3 % over 3 clusters"),
+        ("1 1 1 0", ["a", "b", "c", "d"], "30.1-95.4 %"),
     ],
 )
 def test_interval_names_the_clusters_or_cases_that_it_counts(
     rows: str, clusters: list[str], found: str
 ) -> None:
-    assert found in lines(experiment(variant("base", {"ok": rows}, clusters=clusters)))
+    report = lines(experiment(variant("base", {"ok": rows}, clusters=clusters)))
+    assert rows_of(report)[4][3] == found
 
 
 def test_comparison_says_how_many_clusters_it_has() -> None:
@@ -227,8 +244,8 @@ def test_comparison_says_how_many_clusters_it_has() -> None:
         variant(name, {"ok": row}, clusters=["x", "x", "y", "y"])
         for name, row in {"a": "0 0 0 1", "b": "1 1 0 1"}.items()
     )
-    found = "; 4 of 4 pairs in 2 clusters (standard error 0.5, without clusters 0.289); 2 up"
-    assert found in "\n".join(comparison_lines(compare(a, b)))
+    found = "; 4 of 4 pairs in 2 clusters (standard error 0.5, without clusters 0.289)"
+    assert found in "\n".join(comparison_lines(compare(a, b), verbose=True))
 
 
 def test_lower_is_better_is_said_and_decides_what_is_worse_first() -> None:
@@ -238,17 +255,22 @@ def test_lower_is_better_is_said_and_decides_what_is_worse_first() -> None:
     compared = compare(
         variant("a", {"cost": before}, scales=scales), variant("b", {"cost": after}, scales=scales)
     )
-    assert "cost (lower is better): " in "\n".join(comparison_lines(compared))
+    assert "\ncost (lower is better)  " in "\n".join(comparison_lines(compared))
     rows = table_rows(markdown(experiment(compared.b), [compared]))
     assert [row[1] for row in rows if row[0] == "b"][-2:] == ["c1", "c0"]
 
 
 def test_report_lists_the_first_problems_of_each_variant() -> None:
-    text = lines(experiment(variant("base", {"ok": "00 " * 6 + "1F"}), repeats=2))
-    assert "  c0 #1: ok: fail\n  c0 #2: ok: fail\n" in text
-    assert text.endswith("  c4 #2: ok: fail\n  and 3 more")
+    saved = experiment(variant("base", {"ok": "00 " * 6 + "1F"}), repeats=2)
+    text = lines(saved)
+    assert "\nbase, c0 #1: ok: fail\nbase, c0 #2: ok: fail\nbase, c1 #1: ok: fail\n" in text
+    assert text.endswith("\nbase: 10 more problems")
+    assert [*experiment_lines(saved, verbose=True)][-2:] == [
+        "base, c5 #2: ok: fail",
+        "base, c6 #2: failed: the tool broke",
+    ]
     broken = variant("base", {"ok": "1 F"})
-    assert lines(experiment(broken)).endswith("\n  c1: failed: the tool broke")
+    assert lines(experiment(broken)).endswith("\nbase, c1: failed: the tool broke")
 
 
 # --- JUnit
@@ -394,7 +416,7 @@ def test_variants_with_the_same_name_are_told_apart() -> None:
     a, b = variant("base", {"ok": "1 1"}), variant("base", {"ok": "1 0"})
     found = [*comparison_lines(compare(a, b))]
     assert found[0].startswith("base (B) against base (A): 2 cases")
-    assert [line.partition(":")[0] for line in found[2:4]] == ["  base (A)", "  base (B)"]
+    assert rows_of(found[1])[0][2:4] == ["base (A)", "base (B)"]
     rows = table_rows(markdown(experiment(b), [compare(a, b)]))
     assert rows[1][:2] == ["base (B)", "base (A)"]
 
@@ -420,4 +442,4 @@ def test_unscored_runs_have_no_problem_in_any_report() -> None:
     result = RunResult(case="c0", repeat=0, outcome="answered")
     one = replace(variant("base", {}), results=[result])
     assert "problem" not in markdown(experiment(one))
-    assert lines(experiment(one)).endswith("base: 1 answered; these runs cost $0")
+    assert lines(experiment(one)).endswith("base: 1 answered; these runs cost $0\n\n")

@@ -193,7 +193,7 @@ def test_tool_that_raises_is_told_to_the_model_and_a_case_that_raises_fails_alon
     for text in (found, "".join(junit_xml(done))):
         assert "Traceback" in text
         assert "RuntimeError: the adapter" in text
-    assert "  4: failed: Traceback" in "\n".join(experiment_lines(done))
+    assert "base, 4: failed: Traceback" in "\n".join(experiment_lines(done))
 
 
 def test_import_changes_no_event_loop_policy_and_no_signal_handler() -> None:

@@ -1,5 +1,6 @@
 """Results of experiments for tests, written as one word per case and one character per repeat."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from weakincentives.evals.results import (
@@ -11,7 +12,7 @@ from weakincentives.evals.results import (
 )
 from weakincentives.evals.scores import Scale, Value
 
-__all__ = ["experiment", "variant"]
+__all__ = ["experiment", "rows_of", "variant"]
 
 _VALUES: Mapping[str, Value] = {"1": True, "0": False, "-": None}
 
@@ -53,6 +54,11 @@ def variant(
         },
         results=results,
     )
+
+
+def rows_of(report: str) -> list[list[str]]:
+    """Returns the cells of each line of a report."""
+    return [re.split(" {2,}", line.strip()) for line in report.splitlines()]
 
 
 def experiment(*variants: VariantResults, repeats: int = 1) -> Experiment:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option, Typer
 
-from ..displays import count_of
+from ..displays import count_of, table_lines
 from ..inspection.logged_entries import records_of
 from ..limits import utc_now
 from .printing import print_lines, write_json
@@ -174,8 +174,4 @@ def _print_table(runs: Sequence["StoredRun"]) -> None:
         ]
         for run in runs
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    print_lines(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    print_lines(table_lines(rows))

@@ -1,7 +1,7 @@
 """`wink eval`, `wink compare` and `wink eval-schema`: run cases, compare variants, check files."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -38,8 +38,8 @@ _Margin = Annotated[
     float | None, Option(help="The largest difference of scores that does not matter.")
 ]
 _FailOn = Annotated[
-    Literal["worse"] | None,
-    Option(help="Exit with 1 if a score is worse, and with 2 if that is uncertain."),
+    _Texts,
+    Option(help="worse, or name=worse for one score: exit with 1 if it is. Repeatable."),
 ]
 _FailUnder = Annotated[
     _Texts, Option(help="The minimum mean: 0.9, or name=0.9 for one score. Repeatable.")
@@ -52,7 +52,9 @@ _Json = Annotated[Path | None, Option("--json", help="Write the experiment as JS
 _Junit = Annotated[Path | None, Option(help="Write JUnit XML to this file.")]
 _Markdown = Annotated[Path | None, Option(help="Write Markdown for a pull request to this file.")]
 _Html = Annotated[Path | None, Option(help="Write a page with all runs to this file.")]
-_Verbose = Annotated[bool, Option("--verbose", "-v", help="Print why runs were repeated.")]
+_Verbose = Annotated[
+    bool, Option("--verbose", "-v", help="Also print all problems, tests and reasons.")
+]
 
 
 def evaluate_cases(
@@ -112,9 +114,8 @@ def evaluate_cases(
         explain=verbose,
     )
     written = baseline if write_baseline else None
-    files = work.Files(json_, junit, markdown, html, baseline=written, by=by or "")
-    comparisons = work.report(experiment, files, old, margin)
-    gates.end(list(experiment.variants.values()), comparisons, is_complete=experiment.is_complete)
+    files = work.Files(json_, junit, markdown, html, written, by or "", verbose)
+    work.report(experiment, files, old, margin, gates)
 
 
 def compare(
@@ -134,6 +135,7 @@ def compare(
     fail_under_rate: _FailUnderRate = None,
     markdown: _Markdown = None,
     html: _Html = None,
+    verbose: _Verbose = False,
 ) -> None:
     """Compare two variants that were saved by wink eval --json or --write-baseline.
 
@@ -143,11 +145,11 @@ def compare(
     from . import eval_work as work
 
     gates = work.Gates(fail_on, fail_under, fail_under_rate)
-    files = work.Files(markdown=markdown, html=html)
-    comparisons = work.compare_files(
-        a, b, files, margin=work.check_margin(margin), common_cases=common_cases, anytime=anytime
+    files = work.Files(markdown=markdown, html=html, verbose=verbose)
+    margin = work.check_margin(margin)
+    work.compare_files(
+        a, b, files, gates, margin=margin, common_cases=common_cases, anytime=anytime
     )
-    gates.end([one.b for one in comparisons], comparisons)
 
 
 def eval_schema(target: Target) -> None:

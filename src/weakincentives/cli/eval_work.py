@@ -239,7 +239,10 @@ def read_baseline(path: Path | None, *, is_written: bool = False) -> Experiment 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files to write for an experiment, whose scores are also reported by a metadata key."""
+    """The files to write for an experiment, and what its reports contain.
+
+    Its scores are also reported by the metadata key `by`.
+    """
 
     json: Path | None = None
     junit: Path | None = None
@@ -247,16 +250,21 @@ class Files:
     html: Path | None = None
     baseline: Path | None = None
     by: str = ""
+    verbose: bool = False
 
 
 def report(
-    experiment: Experiment, files: Files, old: Experiment | None, margin: float | None
-) -> list[Comparisons]:
-    """Prints and writes an experiment; returns its comparisons.
+    experiment: Experiment,
+    files: Files,
+    old: Experiment | None,
+    margin: float | None,
+    gates: "Gates",
+) -> NoReturn:
+    """Prints and writes an experiment, and ends the program with the exit code of its gates.
 
     The variants are compared with `old` or, without it, with the first variant.
     """
-    print_lines(experiment_lines(experiment, files.by))
+    print_lines(experiment_lines(experiment, files.by, verbose=files.verbose))
     _write(files.json, experiment_json(experiment))
     _write(files.junit, junit_xml(experiment))
     first, *others = experiment.variants.values()
@@ -269,28 +277,33 @@ def report(
         comparisons = compare_all(*pairs, margin=margin)
     except ComparisonError as error:
         if files.baseline is None:
-            _report_comparisons([], experiment, [], files)
+            _report_comparisons([], experiment, [], files, [])
             raise
         print_lines([f"{error}"])
-    _report_comparisons([old] if old else [], experiment, comparisons, files)
+    found = gates.results([first, *others], comparisons, is_complete=experiment.is_complete)
+    _report_comparisons([old] if old else [], experiment, comparisons, files, found)
     if files.baseline is not None:
         if not experiment.is_complete:
             raise UsageError(f"{files.baseline} is unchanged, because runs are missing")
         save_baseline(experiment, files.baseline)
         print_lines([f"{files.baseline} is written"])
-    return comparisons
+    _end(found)
 
 
 def compare_files(
-    a: str, b: str, files: Files, **options: Unpack[CompareOptions]
-) -> list[Comparisons]:
-    """Compares the variants at `FILE` or `FILE:variant`, and prints how they differ."""
+    a: str, b: str, files: Files, gates: "Gates", **options: Unpack[CompareOptions]
+) -> NoReturn:
+    """Compares the variants at `FILE` or `FILE:variant`, and prints how they differ.
+
+    Ends the program with the exit code of the gates.
+    """
     found = [_find(a), _find(b)]
     (first, _), (second, _) = found
     comparisons = compare_all((first, second), **options)
     old, new = [replace(it, variants={variant.name: variant}) for variant, it in found]
-    _report_comparisons([old], new, comparisons, files)
-    return comparisons
+    results = gates.results([one.b for one in comparisons], comparisons)
+    _report_comparisons([old], new, comparisons, files, results)
+    _end(results)
 
 
 def _find(name: str) -> tuple[VariantResults, Experiment]:
@@ -310,9 +323,11 @@ def _report_comparisons(
     experiment: Experiment,
     comparisons: Sequence[Comparisons],
     files: Files,
+    gates: Sequence[Gate],
 ) -> None:
-    print_lines(line for one in comparisons for line in comparison_lines(one))
-    _write(files.markdown, [markdown(experiment, comparisons, files.by)])
+    for one in comparisons:
+        print_lines(["", *comparison_lines(one, verbose=files.verbose)])
+    _write(files.markdown, [markdown(experiment, comparisons, files.by, gates)])
     mask = Redactor(tuple(credentials_in(os.environ)))
     _write(files.html, experiment_page(*old, experiment, comparisons=comparisons, mask=mask))
 
@@ -333,9 +348,17 @@ class Gates:
     """The gates that the command line asks for."""
 
     def __init__(
-        self, fail_on: str | None, means: Iterable[str] | None, rates: Iterable[str] | None
+        self,
+        fail_on: Iterable[str] | None,
+        means: Iterable[str] | None,
+        rates: Iterable[str] | None,
     ) -> None:
-        self._compares = fail_on is not None
+        self._compared: list[str] = []  # scores, or "" for all
+        for text in fail_on or ():
+            name, _, verdict = text.rpartition("=")
+            if verdict != "worse":
+                raise UsageError(f"--fail-on must be worse or name=worse, got {text!r}")
+            self._compared.append(name)
         self._limits = [*_limits(means, mean_gate), *_limits(rates, rate_gate)]
         wrong = [
             limit for gate, _, limit in self._limits if gate is rate_gate and not 0 < limit < 1
@@ -345,7 +368,8 @@ class Gates:
 
     def check(self, evaluators: Sequence[str]) -> None:
         """Raises `UsageError` for a limit of a score that no evaluator gives."""
-        for _, name, _ in self._limits:
+        names = [name for _, name, _ in self._limits] + [name for name in self._compared if name]
+        for name in names:
             is_given = name in evaluators or any(name.startswith(f"{it}.") for it in evaluators)
             if not (is_given if name else len(evaluators) == 1):
                 raise _unknown(name, evaluators, "no evaluator gives the score")
@@ -366,24 +390,29 @@ class Gates:
 
         return check
 
-    def end(
+    def results(
         self,
         variants: Sequence[VariantResults],
         comparisons: Sequence[Comparisons],
         *,
         is_complete: bool = True,
-    ) -> NoReturn:
-        """Prints the gates, and ends the program with their exit code."""
+    ) -> list[Gate]:
+        """Returns the results of all gates."""
         found = [gate for one in variants if (gate := missing_gate(one)) is not None]
         if not is_complete and not found:
             found = [Gate("inconclusive", "the budget did not allow all scores")]
         with problems_as_lines():
             for check, name, limit in self._limits:
                 found += [check(one, _score(one, name), limit) for one in variants]
-        found += [comparison_gate(one) for one in comparisons if self._compares]
-        print_lines(f"gate {gate.result}: {gate.reason}" for gate in found)
-        results = {gate.result for gate in found}
-        raise Exit(1 if "fails" in results else 2 if "inconclusive" in results else 0)
+        found += [comparison_gate(one, name) for one in comparisons for name in self._compared]
+        return found
+
+
+def _end(gates: Sequence[Gate]) -> NoReturn:
+    """Prints the gates, and ends the program with their exit code."""
+    print_lines(f"gate {gate.result}: {gate.reason}" for gate in gates)
+    results = {gate.result for gate in gates}
+    raise Exit(1 if "fails" in results else 2 if "inconclusive" in results else 0)
 
 
 def _check_scored(

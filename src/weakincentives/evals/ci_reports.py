@@ -11,6 +11,7 @@ from statistics import fmean
 
 from ..displays import code_span, escape_hidden
 from .comparisons import Comparisons
+from .gates import Gate
 from .reports import (
     difference_text,
     is_failing,
@@ -92,12 +93,17 @@ def _attribute(text: str) -> str:
     return f'"{_xml(text).replace("\n", "&#10;").replace("\t", "&#9;")}"'
 
 
-def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = (), by: str = "") -> str:
+def markdown(
+    experiment: Experiment,
+    comparisons: Sequence[Comparisons] = (),
+    by: str = "",
+    gates: Sequence[Gate] = (),
+) -> str:
     """Returns Markdown for a pull request, with at most 65,000 characters.
 
-    After the verdicts and the scores, also by their cases' values of the metadata key `by`, it
-    lists the cases that changed, those that became worst first, and the runs that failed; without
-    comparisons, it lists all runs with problems.
+    After the gates, the verdicts and the scores, also by their cases' values of the metadata key
+    `by`, it lists the cases that changed, those that became worst first, and the runs that failed;
+    without comparisons, it lists all runs with problems.
     """
     variants, cell = experiment.variants.values(), _cell
     scores = [
@@ -126,7 +132,9 @@ def markdown(experiment: Experiment, comparisons: Sequence[Comparisons] = (), by
         for problem in run_problems(variant, run)
     ]
     text, limit = f"### {_cell(experiment.dataset)}\n", _MARKDOWN_CHARACTERS
+    results = [(gate.result, cell(gate.reason)) for gate in gates]
     for head, rows, most in (
+        (("gate", "reason"), results, limit // 4),
         (("variant", "against", "score", "difference", "verdict"), verdicts, limit // 4),
         (("variant", "score", "result"), scores, limit // 4),
         (("variant", "case", "score", "before", "after"), [row[1] for row in changes], limit),

@@ -58,8 +58,8 @@ class Comparison:
     differences' variance; the first is 0 or less if repeats explain all of it. `if_errors` contains
     the lowest and the highest difference that the missing scores of `errors` cases allow, and
     `p_if_errors` is the higher one of their p-values. An inconclusive verdict has a `reason`.
-    `more_cases` is the number of further cases with which a difference of the
-    margin would be found four times in five.
+    `more_cases` is the number of further cases, or clusters if there are any, with which a
+    difference of the margin would be found four times in five.
     """
 
     cases: int
@@ -207,7 +207,6 @@ class _Rules:
             down=tuple([case for case, change in changes.items() if change < 0]),
             repeat_variance=repeated,
             case_variance=None if total is None or repeated is None else total - repeated,
-            more_cases=self._more_cases(total, count),
             error_without_clusters=sqrt(total / count) if total and self.clusters else None,
         )
         is_one_rate = (
@@ -234,6 +233,7 @@ class _Rules:
             half = t_quantile(1 - _LEVEL / 2, df) * error
             interval, p = (mean - half, mean + half), t_test(mean / error, df)
             result = replace(result, standard_error=error, df=df, interval=interval, p=p)
+            result = replace(result, more_cases=self._more_cases(error, count))
         elif mean and count >= _ENOUGH_EQUAL:
             test = f"exact sign test over {unit}"
             result = replace(result, p=sign_test(count, 0))
@@ -241,11 +241,11 @@ class _Rules:
             result = replace(result, reason=f"no standard error: no variation between {unit}")
         return replace(result, test=test)
 
-    def _more_cases(self, total: float | None, count: int) -> int | None:
-        if self.margin is None or not total or min(sqrt(total), self.margin) <= self.noise:
+    def _more_cases(self, error: float, count: int) -> int | None:
+        if self.margin is None or self.margin <= self.noise:
             return None
         z = z_quantile(1 - _LEVEL / 2) + z_quantile(_POWER)
-        return max(0, ceil(z * z * total / self.margin**2 - 1e-9) - count) or None
+        return max(0, ceil((z * error / self.margin) ** 2 * count - 1e-9) - count) or None
 
     def _one_rate(self, result: Comparison) -> Comparison:
         """Decides on one 0/1 score per case."""
@@ -286,7 +286,8 @@ class _Rules:
             reason += "that shows equivalence only for a score with bounds"
         else:
             needed = ceil(log(_LEVEL) / log1p(-self.margin / abs(self.bounds[1] - self.bounds[0])))
-            reason += f"{count} {unit} are too few for the margin: about {needed} are needed"
+            few = f"{count} {unit} are" if count > 1 else f"1 {unit[:-1]} is"
+            reason += f"{few} too few for the margin: about {needed} are needed"
         return replace(result, reason=reason)
 
     def _changes_little(self, changed: float, count: float) -> bool:

@@ -20,6 +20,7 @@ from .. import serde
 from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
 from ..cancellation import as_exception
+from ..displays import count_of
 from ..inspection.secrets import mask_secrets
 from ..limits import RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
@@ -208,8 +209,8 @@ class _Evaluation:
             is_known = prices is not None and prices(TokenUsage(1, 1), adapter.model) is not None
             if not is_known:
                 raise ValueError(
-                    f"the price of {adapter.model!r} is unknown, so max_cost cannot be kept; pass "
-                    "prices=, or limit max_tokens instead"
+                    f"the price of {adapter.model!r} is unknown, so max_cost cannot be kept; in "
+                    "Python, pass prices= or limit max_tokens instead"
                 )
         return PacedAdapter(
             adapter,
@@ -234,6 +235,7 @@ class _Evaluation:
     def _check_cases(self) -> dict[str, CaseInfo]:
         """Returns all cases by id; raises `ValueError` for those that cannot be run."""
         problems: list[str] = []
+        reasons: set[str] = set()
         cases: dict[str, CaseInfo] = {}
         checked: set[tuple[object, ...]] = set()  # cases with the same types need one check
         for case in self._dataset:
@@ -252,10 +254,13 @@ class _Evaluation:
             except Exception as error:
                 place = f"{case.source}: " if case.source else ""
                 problems.append(f"{place}case {case.id!r}: {error}")
+                reasons.add(f"{error}")
+        if len(problems) == len(self._dataset) > len(reasons) == 1:
+            raise ValueError(f"no case can be run: {reasons.pop()}")
         if problems:
             shown = "\n".join(problems[:_SHOWN])
             more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-            raise ValueError(f"{len(problems)} cases cannot be run:\n{shown}{more}")
+            raise ValueError(f"{count_of(len(problems), 'case')} cannot be run:\n{shown}{more}")
         self._check_differences()
         return cases
 

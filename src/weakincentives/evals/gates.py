@@ -97,22 +97,24 @@ def rate_gate(variant: VariantResults, score: str, limit: float) -> Gate:
     return _gate(variant, score, result, f"{found}; limit {limit:.1%}{wanted}")
 
 
-def comparison_gate(comparisons: Comparisons) -> Gate:
+def comparison_gate(comparisons: Comparisons, score: str = "") -> Gate:
     """Checks that no score is worse: each must be better, or equivalent within the margin.
 
-    If nothing differs between the variants, a score with no more errors than before may also be
-    inconclusive. Labels and scores that apply to no case are left out.
+    With `score`, only this one is checked. If nothing differs between the variants, a score with no
+    more errors than before may also be inconclusive. Labels and scores that apply to no case are
+    left out.
     """
-    tested = {score: one for score, one in comparisons.scores.items() if one.is_tested}
-    results = {score: one.result for score, one in tested.items() if one.result is not None}
+    scores = comparisons.scores.items()
+    tested = {name: one for name, one in scores if one.is_tested and score in ("", name)}
+    results = {name: one.result for name, one in tested.items() if one.result is not None}
     verdicts = {it.verdict for it in results.values()}
     is_same = comparisons.is_same and all(it.b.errors <= it.a.errors for it in tested.values())
     result: GateResult = "holds"
-    reason = ", ".join([f"{score} is {it.verdict}" for score, it in results.items()])
+    reason = ", ".join([f"{name} is {it.verdict}" for name, it in results.items()])
     if "worse" in verdicts:
         result = "fails"
     elif not verdicts:
-        result, reason = "inconclusive", "no score in common"
+        result, reason = "inconclusive", f"no score in common{f' is {score!r}' if score else ''}"
     elif "inconclusive" in verdicts and is_same:
         reason = f"{reason}, but {NOTHING_DIFFERS}"
     elif "inconclusive" in verdicts:

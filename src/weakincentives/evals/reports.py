@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import floor, inf, log10
 
-from ..displays import count_of, cut
+from ..displays import count_of, cut, table_lines
 from ..limits import RunUsage
 from .comparison import Comparison
 from .comparisons import NOTHING_DIFFERS, Comparisons, ScoreComparison
@@ -26,7 +26,8 @@ __all__ = [
     "verdict_text",
 ]
 
-_NAMED, _SMALLEST_P, _LINE = 10, 0.0001, 300
+_SMALLEST_P, _LINE = 0.0001, 300
+_PROBLEMS, _NAMED, _ALL = 3, 5, 1_000
 _ENDS: Mapping[Outcome, str] = {
     "answered": "answered",
     "failed": "failed",
@@ -36,15 +37,21 @@ _ENDS: Mapping[Outcome, str] = {
 _NONE = "–"  # noqa: RUF001 - a dash represents a missing number
 
 
-def experiment_lines(experiment: Experiment, by: str = "") -> Iterator[str]:
-    """Yields the scores of all variants, also by their cases' values of a metadata key."""
-    cases = max([len(variant.cases) for variant in experiment.variants.values()], default=0)
+def experiment_lines(
+    experiment: Experiment, by: str = "", *, verbose: bool = False
+) -> Iterator[str]:
+    """Yields the scores of all variants, also by their cases' values of a metadata key.
+
+    The first three problems of each variant follow; with `verbose`, the first 1,000.
+    """
+    variants = experiment.variants.values()
+    cases = max([len(variant.cases) for variant in variants], default=0)
     repeats = f", {count_of(experiment.repeats, 'repeat')}" * (experiment.repeats > 1)
     reused = f", {count_of(experiment.reused, 'run')} reused" * bool(experiment.reused)
     judges = f", of which {_cost(experiment.judges)} for judges" * bool(experiment.judges.calls)
     spent = f"spent {_cost(experiment.spent)}{judges}{reused}"
     yield f"{experiment.dataset}: {count_of(cases, 'case')}{repeats}; {spent}"
-    for variant in experiment.variants.values():
+    for variant in variants:
         outcomes = Counter(result.outcome for result in variant.results)
         ends = ", ".join(
             [f"{outcomes[it]:,} {text}" for it, text in _ENDS.items() if it in outcomes]
@@ -52,19 +59,35 @@ def experiment_lines(experiment: Experiment, by: str = "") -> Iterator[str]:
         known = sum([result.usage.cost or 0.0 for result in variant.results])
         usage = f"{_cost(variant.usage, known)}{_tokens(variant.usage)}"
         yield f"{variant.name}: {ends}; these runs cost {usage}"
-        for score, group, part in score_rows(variant, by):
-            yield f"  {'  ' * bool(group)}{group or score}: {summary_text(part, score)}"
+    rows = [(variant, *row) for variant in variants for row in score_rows(variant, by)]
+    yield ""
+    yield from table_lines(
+        [
+            ("variant", "score", "mean", "95 % interval", "range", "deviation", "runs"),
+            *[
+                (one.name, f"  {group}" if group else score, *_cells(part, score))
+                for one, score, group, part in rows
+            ],
+        ]
+    )
+    for one, score, group, part in rows:
+        if part.summary(score).errors:
+            of = ", ".join(filter(None, (one.name, score, group)))
+            yield f"{of}: {mean_text(part.summary(score))}"
+    yield ""
+    most = _ALL if verbose else _PROBLEMS
+    for variant in variants:
         problems = [
-            f"  {result.case}{repeat_text(experiment, result)}: {_beginning(problem)}"
+            f"{variant.name}, {result.case}{repeat_text(experiment, result)}: {_beginning(problem)}"
             for result in variant.results
             for problem in run_problems(variant, result)
         ]
-        yield from problems[:_NAMED]
-        if problems[_NAMED:]:
-            yield f"  and {len(problems) - _NAMED:,} more"
+        yield from problems[:most]
+        if problems[most:]:
+            yield f"{variant.name}: {count_of(len(problems) - most, 'more problem')}"
     yield from experiment.notes
     if not experiment.is_complete:
-        runs = [run for variant in experiment.variants.values() for run in variant.results]
+        runs = [run for variant in variants for run in variant.results]
         errors = [run.error for run in runs if run.outcome == "unrun" and run.error]
         yield " ".join(["The experiment is not complete.", *map(_beginning, errors[:1])])
 
@@ -107,14 +130,10 @@ def mean_text(summary: ScoreSummary) -> str:
 
     For example: `88.9 % of 90 scored (80.0-90.0 % if the 10 errors were all wrong or right)`.
     """
-    if summary.labels:
-        return ", ".join([f"{label} {count:,}" for label, count in summary.labels.items()])
-    if summary.mean is None:
-        return "no score"
-    if summary.is_rate:
-        text = f"{_percent(summary.mean)} % of {summary.scored:,} scored"
-    else:
-        text = f"mean {summary.mean:.4g} over {summary.scored:,} scored"
+    if summary.labels or summary.mean is None:
+        return _mean(summary)
+    of = "of" if summary.is_rate else "over"
+    text = f"{'' if summary.is_rate else 'mean '}{_mean(summary)} {of} {summary.scored:,} scored"
     if not summary.errors or summary.if_errors is None:
         return text
     (low, high), one = summary.if_errors, summary.errors == 1
@@ -129,44 +148,88 @@ def _percent(rate: float) -> str:
     return f"{100 * rate:.1f}"
 
 
+def _mean(summary: ScoreSummary) -> str:
+    if summary.labels:
+        return ", ".join([f"{label} {count:,}" for label, count in summary.labels.items()])
+    if summary.mean is None:
+        return "no score"
+    return f"{_percent(summary.mean)} %" if summary.is_rate else f"{summary.mean:.4g}"
+
+
+def _cells(variant: VariantResults, score: str) -> tuple[str, str, str, str, str]:
+    """Returns a mean, its interval, the range, the standard deviation and how many are scored."""
+    summary = variant.summary(score)
+    interval, spread, deviation = "", "", ""
+    if (ends := rate_interval(variant, score)) is not None:
+        found = observations(variant, score)
+        over = f" over {found}" * (found != count_of(summary.scored, "case"))
+        interval = f"{_percent(ends[0])}-{_percent(ends[1])} %{over}"
+    elif not summary.is_rate and summary.least != summary.most:
+        spread = f"{summary.least:.4g} to {summary.most:.4g}"
+        deviation = f"{summary.deviation or 0:.4g}" * (summary.cases > 1)
+    of = f" of {summary.scored + summary.errors:,}" * bool(summary.errors)
+    scored = f"{summary.scored:,}{of} scored"
+    return _mean(summary), interval, spread, deviation, f"{scored}{_inapplicable(summary)}"
+
+
+def _inapplicable(summary: ScoreSummary) -> str:
+    return f", {summary.inapplicable:,} not applicable" * bool(summary.inapplicable)
+
+
 def summary_text(variant: VariantResults, score: str) -> str:
     """Returns a mean, the interval of a rate or the spread, and how many runs are scored."""
     summary = variant.summary(score)
-    parts = [mean_text(summary)]
-    if not summary.is_rate and summary.least != summary.most:
-        spread = f", standard deviation {summary.deviation or 0:.4g}" * (summary.cases > 1)
-        parts.append(f"from {summary.least:.4g} to {summary.most:.4g}{spread}")
-    if (interval := rate_interval(variant, score)) is not None:
-        found = observations(variant, score)
-        over = f" over {found}" * (found != count_of(summary.scored, "case"))
-        parts.append(f"95 % interval{over} {_percent(interval[0])}-{_percent(interval[1])} %")
-    if summary.errors:
-        parts.append(f"{summary.scored:,} of {summary.scored + summary.errors:,} scored")
-    if summary.inapplicable:
-        parts.append(f"{summary.inapplicable:,} not applicable")
-    return ", ".join(parts)
+    _, interval, spread, deviation, scored = _cells(variant, score)
+    parts = [
+        mean_text(summary),
+        f"from {spread}" * bool(spread),
+        f"standard deviation {deviation}" * bool(deviation),
+        f"95 % interval {interval}" * bool(interval),
+        scored if summary.errors else _inapplicable(summary)[2:],
+    ]
+    return ", ".join(filter(None, parts))
 
 
-def comparison_lines(comparisons: Comparisons) -> Iterator[str]:
-    """Yields the differences of two variants and the verdicts, as lines of text."""
-    (a, b), (before, after) = (comparisons.a, comparisons.b), comparisons.names
+def comparison_lines(comparisons: Comparisons, *, verbose: bool = False) -> Iterator[str]:
+    """Yields the differences of two variants and the verdicts, as lines of text.
+
+    Below the table are the reasons of the verdicts and the cases that changed, and with `verbose`
+    the tests, the numbers of pairs and the parts of the variance.
+    """
+    b, (before, after) = comparisons.b, comparisons.names
     left_out = f" in common, {len(comparisons.left_out):,} left out" * bool(comparisons.left_out)
     family = count_of(comparisons.family, "comparison")
     count = count_of(len(b.cases), "case")
     yield f"{after} against {before}: {count}{left_out}; p-values are corrected for {family}"
     if comparisons.is_same:
         yield f"nothing was changed: {NOTHING_DIFFERS}"
-    for score, one in comparisons.scores.items():
-        lower = "" if one.higher_is_better else " (lower is better)"
-        yield f"{score}{lower}: {verdict_text(one)}"
-        if one.result is not None and not one.is_tested:
-            continue
-        yield f"  {before}: {summary_text(a, score)}"
-        yield f"  {after}: {summary_text(b, score)}"
-        if one.result is not None:
-            yield f"  {difference_text(one)}; {_changes_text(one.result)}"
+    scores = comparisons.scores.items()
+    head = ("score", "verdict", before, after, "difference", "95 % interval", "p")
+    yield from table_lines([head, *[_comparison_row(score, one) for score, one in scores]])
+    for score, one in scores:
+        if (result := one.result) is not None and one.is_tested:
+            _, *reasons = verdict_text(one).split("; ")
+            reasons += _change_texts(result, _ALL if verbose else _NAMED)
+            if verbose:
+                reasons += [difference_text(one), *_detail_texts(result)]
+            yield f"  {score}: {'; '.join(reasons)}"
+            for name, summary in ((before, one.a), (after, one.b)):
+                if summary.errors:
+                    yield f"  {score}, {name}: {mean_text(summary)}"
     if comparisons.uncompared:
         yield f"only one variant has {', '.join(comparisons.uncompared)}"
+
+
+def _comparison_row(score: str, one: ScoreComparison) -> tuple[str, ...]:
+    result, lower = one.result, "" if one.higher_is_better else " (lower is better)"
+    is_tested = result is not None and one.is_tested
+    return (
+        f"{score}{lower}",
+        verdict_text(one).partition("; ")[0],
+        _mean(one.a),
+        _mean(one.b),
+        *(_difference_cells(one) if is_tested else ("", "", "")),
+    )
 
 
 def verdict_text(one: ScoreComparison) -> str:
@@ -178,7 +241,8 @@ def verdict_text(one: ScoreComparison) -> str:
         return "not applicable to any case"
     more = ""
     if result.more_cases is not None:
-        more = f"about {count_of(result.more_cases, 'more case')} needed for the margin"
+        unit = "more cluster" if result.clusters else "more case"
+        more = f"about {count_of(result.more_cases, unit)} needed for the margin"
     return "; ".join(filter(None, (result.verdict, result.reason, more)))
 
 
@@ -187,26 +251,36 @@ def difference_text(one: ScoreComparison) -> str:
     result = one.result
     if result is None or result.difference is None:
         return _NONE
+    difference, interval, p = _difference_cells(one)
+    parts = [f"{difference}, 95 % interval {interval}"]
+    if p:
+        parts.append(f"p {p if p.startswith('<') else f'= {p}'} ({result.test})")
+    if result.if_errors is not None:
+        low, high = [_difference_format(one, it) for it in result.if_errors]
+        parts.append(f"{low} to {high} by errors")
+    return ", ".join(parts)
+
+
+def _difference_cells(one: ScoreComparison) -> tuple[str, str, str]:
+    """Returns a difference, its interval and its p-value."""
+    result = one.result
+    if result is None or result.difference is None:
+        return _NONE, _NONE, ""
     is_rate = one.a.is_rate and one.b.is_rate
-
-    decimals = _decimals(result.interval)
-
-    def shown(value: float) -> str:
-        return f"{100 * value:+.1f}" if is_rate else f"{value:+{decimals}}"
-
-    interval = _NONE
+    interval, p = _NONE, ""
     if result.interval is not None:
         ends = [max(-1.0, min(it, 1.0)) if is_rate else it for it in result.interval]
-        interval = f"{shown(ends[0])} to {shown(ends[1])}"
-    parts = [f"{shown(result.difference)}{' points' * is_rate}, 95 % interval {interval}"]
+        interval = " to ".join([_difference_format(one, it) for it in ends])
     if one.corrected_p is not None:
-        p = one.corrected_p
-        parts.append(
-            f"p {f'= {p:.2g}' if p >= _SMALLEST_P else f'< {_SMALLEST_P}'} ({result.test})"
-        )
-    if result.if_errors is not None:
-        parts.append(f"{shown(result.if_errors[0])} to {shown(result.if_errors[1])} by errors")
-    return ", ".join(parts)
+        is_small = one.corrected_p < _SMALLEST_P
+        p = f"< {_SMALLEST_P}" if is_small else f"{one.corrected_p:.2g}"
+    return f"{_difference_format(one, result.difference)}{' points' * is_rate}", interval, p
+
+
+def _difference_format(one: ScoreComparison, value: float) -> str:
+    if one.a.is_rate and one.b.is_rate:
+        return f"{100 * value:+.1f}"
+    return f"{value:+{_decimals(one.result.interval if one.result else None)}}"
 
 
 def _decimals(interval: tuple[float, float] | None) -> str:
@@ -215,7 +289,15 @@ def _decimals(interval: tuple[float, float] | None) -> str:
     return f".{max(0, 2 - floor(log10(width)))}f" if 0 < width < inf else ".4g"
 
 
-def _changes_text(result: Comparison) -> str:
+def _change_texts(result: Comparison, most: int) -> list[str]:
+    parts: list[str] = []
+    for cases, direction in ((result.up, "up"), (result.down, "down")):
+        names = f": {', '.join(cases[:most])}" * bool(cases)
+        parts.append(f"{len(cases):,} {direction}{names}{', …' * (len(cases) > most)}")
+    return parts
+
+
+def _detail_texts(result: Comparison) -> list[str]:
     within = f" in {count_of(result.clusters, 'cluster')}" * bool(result.clusters)
     if result.standard_error and result.error_without_clusters:
         errors = (
@@ -223,13 +305,10 @@ def _changes_text(result: Comparison) -> str:
         )
         within += f" (standard error {errors})"
     parts = [f"{result.cases:,} of {result.of:,} pairs{within}"]
-    for cases, direction in ((result.up, "up"), (result.down, "down")):
-        names = f": {', '.join(cases[:_NAMED])}" * bool(cases)
-        parts.append(f"{len(cases):,} {direction}{names}{', …' * (len(cases) > _NAMED)}")
     if result.repeat_variance is not None and result.case_variance is not None:
         between = f"{max(result.case_variance, 0):.3g} by cases"
         parts.append(f"variance {between}, {result.repeat_variance:.3g} by repeats")
-    return "; ".join(parts)
+    return parts
 
 
 def run_problems(variant: VariantResults, result: RunResult) -> list[str]:
