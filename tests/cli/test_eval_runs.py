@@ -212,6 +212,8 @@ def test_gates_can_compare_named_scores_and_are_in_the_markdown(wink: Wink) -> N
         (["--case", "onne"], "no case has the id 'onne'; known: one"),
         (["--where", "kind=easy"], "no case has the kind 'easy'; known: hard"),
         (["--variant", "a:tag=none"], "wink: no case can be run: cannot find a project"),
+        (["--json", "none/out.json"], "none/out.json cannot be written, because it is in a folder"),
+        (["--html", "."], "wink: . cannot be written, because it is a folder"),
         (["--repeats", "0"], "repeats must be at least 1"),
         (["--concurrency", "-1"], "concurrency must"),
         (["--budget", "0"], "must be more than 0"),

@@ -99,6 +99,8 @@ def evaluate_cases(
         raise UsageError("--fail-on requires --baseline or a second --variant")
     margin = work.check_margin(margin)
     old = work.read_baseline(baseline, is_written=write_baseline)
+    written = baseline if write_baseline else None
+    files = work.Files(json_, junit, markdown, html, written, by or "", verbose)
     experiment = work.run_cases(
         *(target, cases, (case, where)),
         adapter=(adapter, {"model": model, "base_url": base_url, "api": api}),
@@ -113,8 +115,6 @@ def evaluate_cases(
         folder=folder,
         explain=verbose,
     )
-    written = baseline if write_baseline else None
-    files = work.Files(json_, junit, markdown, html, written, by or "", verbose)
     work.report(experiment, files, old, margin, gates)
 
 

@@ -241,7 +241,8 @@ def read_baseline(path: Path | None, *, is_written: bool = False) -> Experiment 
 class Files:
     """The files to write for an experiment, and what its reports contain.
 
-    Its scores are also reported by the metadata key `by`.
+    Its scores are also reported by the metadata key `by`. Raises `UsageError` for a file that
+    cannot be written, before the runs.
     """
 
     json: Path | None = None
@@ -251,6 +252,12 @@ class Files:
     baseline: Path | None = None
     by: str = ""
     verbose: bool = False
+
+    def __post_init__(self) -> None:
+        for path in filter(None, (self.json, self.junit, self.markdown, self.html, self.baseline)):
+            if path.is_dir() or not path.absolute().parent.is_dir():
+                problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+                raise UsageError(f"{path} cannot be written, because it {problem}")
 
 
 def report(
