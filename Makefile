@@ -174,9 +174,9 @@ soak: $(VENV)/.test-stamp ## run random scripts with all adapters for an hour: m
 		$(MAKE) --no-print-directory .venv-$$sdk/.$$sdk-stamp VENV=.venv-$$sdk || exit; \
 	done
 	@export PYTHONPATH=tests; failed=; \
-	$(PY) tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) scripted restarts chat responses anthropic chats > .soak-ours.log & ours=$$!; \
+	$(PY) tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) scripted restarts chat responses anthropic chats > .soak-ours.log 2>&1 & ours=$$!; \
 	.venv-litellm/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) litellm litellm-anthropic > .soak-litellm.log 2>&1 & litellm=$$!; \
-	.venv-claude/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) claude claude-injects > .soak-claude.log & claude=$$!; \
+	.venv-claude/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) claude claude-injects > .soak-claude.log 2>&1 & claude=$$!; \
 	for job in $$ours $$litellm $$claude; do wait $$job || failed=yes; done; \
 	tail -n 8 .soak-ours.log .soak-litellm.log .soak-claude.log; test -z "$$failed"
 

@@ -195,12 +195,16 @@ def footprint(temporary: Path) -> dict[str, float]:
         "threads": threading.active_count(),
         "files": sum(not name.startswith("socket:") for name in opened),
         "sockets": sum(name.startswith("socket:") for name in opened),
-        "children": sum(
-            len(children.read_text().split())
-            for children in Path("/proc/self/task").glob("*/children")
-        ),
+        "children": sum(map(_children, Path("/proc/self/task").iterdir())),
         "temporary files": len(list(temporary.rglob("*"))),
     }
+
+
+def _children(thread: Path) -> int:
+    try:
+        return len((thread / "children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+        return 0
 
 
 def _links() -> Iterator[str]:
