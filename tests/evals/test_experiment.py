@@ -859,6 +859,24 @@ def test_a_damaged_log_is_never_scored(tmp_path: Path, damage: str) -> None:
         assert one.scores == {"is_right": True}
 
 
+@pytest.mark.parametrize(
+    "tail", ['{"ended": {}}', '{"ended": 5}', '{"scores": 5}', '{"scores": {"a": {}}}', '{"ended"']
+)
+def test_line_that_no_experiment_wrote_after_a_runs_end_changes_nothing(
+    tmp_path: Path, tail: str
+) -> None:
+    model = FunctionAdapter(echo)
+    for _ in range(2):
+        result = evaluate(
+            questions(), question_cases(1), evaluators=[is_right], model=model, folder=tmp_path
+        )
+        (one,) = result["base"].results
+        assert (one.scores, one.error) == ({"is_right": True}, "")
+        (log,) = (tmp_path / "runs").iterdir()
+        log.write_text(f"{log.read_text()}{tail}\n")
+    assert model.asked == 1
+
+
 def test_a_run_that_cannot_begin_fails_alone(tmp_path: Path) -> None:
     first, second = (
         Case(id="1", params=(Question("q1"),), files={"a": b"", "a/b": b""}),

@@ -290,7 +290,7 @@ def _reused(file: RunFile, end: StoredEnd) -> Performed:
     return Performed(
         outcome=ended["outcome"],
         error=ended["error"],
-        usage=serde.parse(RunUsage, ended["usage"]),
+        usage=ended["usage"],
         seconds=ended["seconds"],
         is_reused=True,
         stored=end.scores,
