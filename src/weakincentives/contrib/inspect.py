@@ -24,7 +24,9 @@ from ..adapters.provider_errors import error_from_failure, error_from_reply, err
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport, Part
 from ..errors import missing_extra
 from ..evaluation.adapter import Runnable
+from ..evaluation.chat_turn import ChatTurn
 from ..evaluation.config import RunConfig
+from ..evaluation.conversation import Conversation
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.main_loop import MainLoop
@@ -303,23 +305,24 @@ def as_solver[Out](
         state: "solvers.TaskState",
         generate: "solvers.Generate",  # noqa: ARG001 - Inspect's protocol
     ) -> "solvers.TaskState":
-        session = Session()
-        transcript: Sequence[Message] = ()
+        session, turn = Session(), ChatTurn(("", ""))
         sent = prompt(state) if callable(prompt) else prompt
         message = _input(state.messages) if send_input else None
         try:
-            execution = await runs.execute_async(sent, message, session=session)
-            transcript = execution.response.transcript
-        except PromptEvaluationError as error:
-            transcript = error.transcript
+            execution = await runs.execute_async(sent, message, session=session, turn=turn)
+            messages = _messages(execution.response.transcript, session)
+        except BaseException as error:  # including the end of the sample's time
+            stopped = turn.conversation
+            messages = _messages(stopped.messages, session) if stopped else state.messages
             for cause in causes(error):
                 if isinstance(cause, LimitExceededError):
                     raise cause from error
             raise
         finally:
-            if transcript:
-                state.messages = _messages(transcript, session)
+            session[ChatTurn].clear()
+            session[Conversation].clear()
             state.store.set(_STORED, json.loads(session.snapshot().to_json()))
+            state.messages = messages[: state.message_limit]  # a longer list would be an error
         state.output = models.ModelOutput.from_message(state.messages[-1])
         return state
 
@@ -352,7 +355,7 @@ def _input(messages: Sequence[AnyJson]) -> list[Part]:
                 parts.append(text)
             case {"type": "image", "image": str(url)} if url.startswith("data:"):
                 mime, _, data = url.removeprefix("data:").partition(";base64,")
-                parts.append(Image.from_base64(data, mime))
+                parts.append(Image.from_base64(data, mime.partition(";")[0]))
             case other:
                 kind = other["type"]
                 raise ValueError(f"a sample's input must be text or images with data, got {kind!r}")

@@ -136,8 +136,7 @@ class Performer:
                         break
                     except BusyRun:
                         await asyncio.sleep(_POLL)
-                        end = stored_end(path)
-                if file.ended is not None:  # another process has performed it meanwhile
+                if file.ended is not None:  # another process has performed and scored it
                     end = stored_end(path)
                 if end is not None:
                     yield _reused(file, end)
