@@ -306,23 +306,27 @@ def as_solver[Out](
         generate: "solvers.Generate",  # noqa: ARG001 - Inspect's protocol
     ) -> "solvers.TaskState":
         session, turn = Session(), ChatTurn(("", ""))
+        transcript: Sequence[Message] = ()
         sent = prompt(state) if callable(prompt) else prompt
         message = _input(state.messages) if send_input else None
         try:
             execution = await runs.execute_async(sent, message, session=session, turn=turn)
-            messages = _messages(execution.response.transcript, session)
-        except BaseException as error:  # including the end of the sample's time
-            stopped = turn.conversation
-            messages = _messages(stopped.messages, session) if stopped else state.messages
+            transcript = execution.response.transcript
+        except PromptEvaluationError as error:
+            transcript = error.transcript
             for cause in causes(error):
                 if isinstance(cause, LimitExceededError):
                     raise cause from error
+            raise
+        except BaseException:  # such as the end of the sample's time
+            transcript = turn.conversation.messages if turn.conversation else ()
             raise
         finally:
             session[ChatTurn].clear()
             session[Conversation].clear()
             state.store.set(_STORED, json.loads(session.snapshot().to_json()))
-            state.messages = messages[: state.message_limit]  # a longer list would be an error
+            if transcript:  # a list that is longer than the limit would be an error
+                state.messages = _messages(transcript, session)[: state.message_limit]
         state.output = models.ModelOutput.from_message(state.messages[-1])
         return state
 
