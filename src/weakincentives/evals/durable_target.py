@@ -57,17 +57,18 @@ class DurableTarget:
     `runs` comes from `contrib.durable.install`, in a process that has launched DBOS. The runs are
     performed by the workers that serve `queue`, or by this process if there is no queue. The
     agent's own prompt, model, settings and limits apply. A case can have state of types that the
-    agent knows, but no files.
+    agent knows, but neither files nor media with bytes of their own.
 
     A run's id is its key. If it ended with a failure that is not the model's, the next experiment
-    continues it in a new run, whose id has a number after the key. No run starts after the budget
-    has been used up, but those in progress are finished.
+    continues it in a new run, whose id has a number after the key. A run starts only if the budget
+    allows one as large as the last one; those in progress are finished.
     """
 
     runs: "DurableRuns"
     agent: str
     queue: str | None = None
     _open: set[str] = field(default_factory=set[str], repr=False)
+    _expected: RunUsage = field(default=RunUsage(calls=1, cost=0.0), repr=False)  # of the next run
 
     def __call__(self, case: Case, /) -> AnyPrompt:
         """Returns the agent's prompt with a case's params."""
@@ -104,7 +105,9 @@ class DurableTarget:
         }
 
     def check_case(self, case: Case, prompt: AnyPrompt) -> None:
-        """Raises `ValueError` for a case that workers cannot run."""
+        """Raises `ValueError` for a case that workers cannot run, or that cannot be stored."""
+        from ..contrib.durable import to_input
+
         if case.files or Filesystem in prompt.resources.by_kind:
             raise ValueError("a durable run cannot have files because other machines continue it")
         session = self.installed.session("check")
@@ -113,6 +116,9 @@ class DurableTarget:
         if unknown := {type(value).__name__ for value in case.state if type(value) not in known}:
             names = ", ".join(sorted(unknown))
             raise ValueError(f"the agent {self.agent!r} has no state of {names}; pass types=")
+        for value in case.state:
+            session[type(value)].append(value)
+        to_input(*case.params, session=session, message=case.message)
 
     async def perform(
         self, key: str, case: Case, session: Session, adapter: PacedAdapter
@@ -121,9 +127,9 @@ class DurableTarget:
         found = await asyncio.to_thread(self._find, key)
         if isinstance(found, EndedRun):
             return found
-        ledger, one = adapter.ledger, RunUsage(calls=1, cost=0.0)
+        ledger = adapter.ledger
         try:
-            while not ledger.reserve(one):  # noqa: ASYNC110 - threads release it
+            while not ledger.reserve(estimate := self._expected):  # noqa: ASYNC110 - threads release it
                 await asyncio.sleep(_POLL)
         except BudgetExceededError as error:
             return EndedRun(error=error)
@@ -138,10 +144,12 @@ class DurableTarget:
             new = [row for row in ended.rows if (row.path, row.position) not in earlier]
             used = adapter.priced(usage_of(read_rows(new)))
             adapter.meter.add_run(used, adapter.model)
+            if ended.error is None:
+                self._expected = replace(used, cost=used.cost or 0.0)
             return ended
         finally:
             self._open.discard(key)
-            ledger.release(one)
+            ledger.release(estimate)
 
     def _find(self, key: str) -> EndedRun | tuple[str, Sequence[Row]]:
         """Returns a run that has ended, or the id of the run and the start of its log."""

@@ -295,8 +295,8 @@ def test_function_makes_the_prompt_of_each_sample(tmp_path: Path) -> None:
 
 def test_image_in_the_input_is_sent_to_the_model(tmp_path: Path) -> None:
     url = f"data:image/png;base64,{b64encode(PNG).decode()}"
-    for given in (url, url.replace(";base64", ";name=a.png;base64")):
-        parts = [ContentText(text="See:"), ContentImage(image=given)]
+    for each in (url, url.replace(";base64", ";name=a.png;base64")):
+        parts = [ContentText(text="See:"), ContentImage(image=each)]
         seen, message = list[Any](), ChatMessageUser(content=parts)
         run(tmp_path, [said()], samples=[Sample(input=[message])], seen=seen)
         assert seen[0][1].content_list[1].image == url
