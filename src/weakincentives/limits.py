@@ -367,12 +367,13 @@ def _check_number(name: str, value: object, remedy: str) -> None:
         raise TypeError(f"{name} must be {remedy}, got {value!r}")
 
 
-def check_count(name: str, count: object) -> None:
-    """Raises `TypeError` if `count` is not an integer, and `ValueError` if it is negative."""
+def check_count(name: str, count: object, *, least: Literal[0, 1] = 0) -> None:
+    """Raises `TypeError` if `count` is not an integer, and `ValueError` if it is below `least`."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{name} must be an int, got {count!r}")
-    if count < 0:
-        raise ValueError(f"{name} must not be negative, got {count}")
+    if count < least:
+        expected = "be at least 1" if least else "not be negative"
+        raise ValueError(f"{name} must {expected}, got {count}")
 
 
 def check_limits(deadline: object, budget: object) -> None:

@@ -595,7 +595,7 @@ def test_evaluators_cannot_change_what_others_see() -> None:
     ("options", "message"),
     [
         ({"repeats": 0}, "repeats must be at least 1, got 0"),
-        ({"repeats": -1}, "repeats must not be negative, got -1"),
+        ({"repeats": -1}, "repeats must be at least 1, got -1"),
         ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
         ({"timeout": 0}, "timeout must be more than 0 seconds"),
         ({"max_wait": float("nan")}, "max_wait must be more than 0 seconds"),
