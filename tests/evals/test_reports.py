@@ -104,6 +104,10 @@ def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
     assert "these runs cost an unknown amount" in text
     text = lines(experiment(replace(one, results=[paid[0], unpriced[1]])))
     assert "these runs cost at least $0.2500\n" in text
+    other = replace(one.results[1], usage=RunUsage(calls=2, unpriced={"a": 1, "": 1}))
+    text = lines(experiment(replace(one, results=[paid[0], other])))
+    reason = "(no price is known for 1 request to a, 1 request to an unnamed model)"
+    assert f"these runs cost at least $0.2500 {reason}\n" in text
 
 
 def test_tokens_are_reported_if_there_are_any() -> None:

@@ -142,7 +142,7 @@ class DurableTarget:
             ended = await asyncio.to_thread(self._ended, run)
             earlier = {(row.path, row.position) for row in found[1]}
             new = [row for row in ended.rows if (row.path, row.position) not in earlier]
-            used = adapter.priced(usage_of(read_rows(new)))
+            used = adapter.priced(usage_of(read_rows(new), adapter.model))
             adapter.meter.add_run(used, adapter.model)
             if ended.error is None:
                 self._expected = replace(used, cost=used.cost or 0.0)

@@ -160,7 +160,7 @@ class Performer:
         if refused and (len(refused) > 1 or not isinstance(error, BudgetExceededError)):
             error = refused[0]  # a tool's nested run was not allowed, and its answer is in the log
             file.clear()
-        usage = usage_of(log)
+        usage = usage_of(log, task.adapter.model)
         if task.workers is not None:
             usage = task.adapter.priced(usage)
         outcome = _outcome(error)
