@@ -273,6 +273,7 @@ def test_scores_are_reported_by_metadata(wink: Wink) -> None:
     assert "    kind hard, 1 case: 100.0 % of 1 scored" in done.stdout
     assert "    without kind, 1 case: 100.0 % of 1 scored" in done.stdout
     assert "correct, kind hard, 1 case" in (wink.folder / "out.md").read_text()
+    assert '"groups": {"": {"correct": {' in (wink.folder / "out.json").read_text()
     groups = load_experiment(wink.folder / "out.json")["base"].groups("kind")
     assert groups["hard"].summary("correct").cases == 1
     done = wink(*SCORED, "--by", "knd", "--folder", "other")
