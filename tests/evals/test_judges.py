@@ -411,11 +411,12 @@ def test_calibration_that_cannot_work_is_rejected_before_it_starts(
     monkeypatch.delenv("WINK_MODEL", raising=False)
     model, own = verdicts(), judge(template(), name="own")
     items: list[Any] = [Case(id="1")]
-    for options, answers, problem in (
+    rejected: list[tuple[dict[str, Any], list[Labelled], str]] = [
         ({"concurrency": 0, "model": model}, labelled([True]), "concurrency must be at least 1"),
         ({}, labelled([True]), "a model is missing"),
         ({"model": model}, items, "calibrate takes Labelled answers, got Case"),
-    ):
+    ]
+    for options, answers, problem in rejected:
         with pytest.raises((ValueError, TypeError), match=problem):
             calibrate(own, answers, **options)
 

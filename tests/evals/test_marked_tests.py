@@ -60,7 +60,8 @@ def test_rule_with_a_number_out_of_range_is_rejected(
 
 
 def test_rule_keeps_the_cases_of_an_iterator() -> None:
-    rule = EvalRule(Case(id=name) for name in "ab")
+    cases: AnyValue = (Case(id=name) for name in "ab")
+    rule = EvalRule(cases)
     assert [CaseEvaluation(rule, index).case.id for index in range(len(rule.cases))] == ["a", "b"]
 
 

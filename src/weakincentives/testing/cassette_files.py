@@ -27,7 +27,14 @@ type Line = dict[str, Any]  # Any: JSON values
 
 _VERSION = 1
 _PARTS = ("tools", "output", "settings", "model")
-_Text, _Reasoning = TypedDict("_Text", {"text": str}), TypedDict("_Reasoning", {"reasoning": str})
+
+
+class _Text(TypedDict):
+    text: str
+
+
+class _Reasoning(TypedDict):
+    reasoning: str
 
 
 class _Facts(TypedDict):

@@ -258,7 +258,7 @@ def test_sample_that_reaches_a_limit_of_inspect_is_scored_as_far_as_it_came(tmp_
     ],
 )
 def test_sample_has_the_messages_and_the_session_up_to_its_limit(
-    tmp_path: Path, limits: dict[str, int], roles: list[str]
+    tmp_path: Path, limits: dict[str, Any], roles: list[str]
 ) -> None:
     async def wait() -> str:
         """Wait for the order."""
