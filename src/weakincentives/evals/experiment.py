@@ -21,7 +21,7 @@ from ..adapters.core import LoopAdapter
 from ..adapters.model_names import adapter_for
 from ..cancellation import as_exception
 from ..inspection.secrets import mask_secrets
-from ..limits import RunUsage, TokenUsage, check_count, check_price, utc_now
+from ..limits import RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.template import AnyPrompt, PromptTemplate
 from ..signatures import check_names, is_coroutine_function
 from .cases import Case, Dataset
@@ -201,13 +201,14 @@ class _Evaluation:
                 f"evaluate takes adapters of this library, or names of models, got {adapter!r}"
             )
         prices = self._options.get("prices") or adapter.config.prices or known_prices()
-        price, budget = prices and prices(TokenUsage(1, 1), adapter.model), self._ledger.budget
-        check_price(price, adapter.model)
-        if price is None and budget is not None and budget.max_cost is not None:
-            raise ValueError(
-                f"the price of {adapter.model!r} is unknown, so max_cost cannot be kept; pass "
-                "prices=, or limit max_tokens instead"
-            )
+        budget = self._ledger.budget
+        if budget is not None and budget.max_cost is not None:
+            is_known = prices is not None and prices(TokenUsage(1, 1), adapter.model) is not None
+            if not is_known:
+                raise ValueError(
+                    f"the price of {adapter.model!r} is unknown, so max_cost cannot be kept; pass "
+                    "prices=, or limit max_tokens instead"
+                )
         return PacedAdapter(
             adapter,
             self._ledger,

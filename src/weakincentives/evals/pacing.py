@@ -20,7 +20,7 @@ from ..evaluation.errors import BudgetExceededError, PromptEvaluationError, Thro
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, Delta
-from ..limits import Budget, Meter, Prices, RunUsage, TokenUsage
+from ..limits import Budget, Meter, Prices, RunUsage, TokenUsage, check_price
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 
@@ -199,6 +199,7 @@ class PacedAdapter(LoopAdapter):
         super().__init__(clock=adapter.clock)
         self.config = adapter.config
         if prices is not None:
+            check_price(prices(TokenUsage(1, 1), self.model), self.model)
             self.config = replace(self.config, prices=prices)
 
     def priced(self, usage: RunUsage) -> RunUsage:
