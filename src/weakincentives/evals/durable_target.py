@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..adapters.core import LoopAdapter
@@ -20,7 +21,7 @@ from ..prompt.template import AnyPrompt
 from ..runtime.session import Session
 from .cases import Case
 from .keys import digest, variant_parts
-from .pacing import PacedAdapter
+from .pacing import OVER_BUDGET, PacedAdapter
 from .run_logs import before_failure, is_final
 
 if TYPE_CHECKING:  # experiments without workers do not load the package
@@ -61,7 +62,8 @@ class DurableTarget:
 
     A run's id is its key. If it ended with a failure that is not the model's, the next experiment
     continues it in a new run, whose id has a number after the key. A run starts only if the budget
-    allows one as large as the last one; those in progress are finished.
+    allows one as large as the last one; those in progress are finished, and those that no worker
+    has started after the budget's `max_seconds` are cancelled.
     """
 
     runs: "DurableRuns"
@@ -121,13 +123,16 @@ class DurableTarget:
         to_input(*case.params, session=session, message=case.message)
 
     async def perform(
-        self, key: str, case: Case, session: Session, adapter: PacedAdapter
+        self, key: str, case: Case, session: Session, adapter: PacedAdapter, seconds: float | None
     ) -> EndedRun:
-        """Returns a run once it has ended; starts it unless the database has it."""
+        """Returns a run once it has ended; starts it unless the database has it.
+
+        After `seconds`, a run that no worker has started is cancelled.
+        """
         found = await asyncio.to_thread(self._find, key)
         if isinstance(found, EndedRun):
             return found
-        ledger = adapter.ledger
+        ledger, started = adapter.ledger, monotonic()
         try:
             while not ledger.reserve(estimate := self._expected):  # noqa: ASYNC110 - threads release it
                 await asyncio.sleep(_POLL)
@@ -139,6 +144,10 @@ class DurableTarget:
             while await asyncio.to_thread(lambda: run.status) != "ended":
                 pause = max(_POLL, len(self._open) / _LOOKS)
                 await asyncio.sleep(pause)
+                is_late = seconds is not None and monotonic() > started + seconds
+                if is_late and await asyncio.to_thread(lambda: run.is_queued):
+                    await asyncio.to_thread(self.runs.cancel, run.run_id)
+                    return EndedRun(error=self._not_started())
             ended = await asyncio.to_thread(self._ended, run)
             earlier = {(row.path, row.position) for row in found[1]}
             new = [row for row in ended.rows if (row.path, row.position) not in earlier]
@@ -150,6 +159,14 @@ class DurableTarget:
         finally:
             self._open.discard(key)
             ledger.release(estimate)
+
+    def _not_started(self) -> BudgetExceededError:
+        return BudgetExceededError(
+            f"no worker of the queue {self.queue!r} has started this run within max_seconds",
+            phase="limit",
+            code=OVER_BUDGET,
+            remedy="start workers that serve this queue",
+        )
 
     def _find(self, key: str) -> EndedRun | tuple[str, Sequence[Row]]:
         """Returns a run that has ended, or the id of the run and the start of its log."""

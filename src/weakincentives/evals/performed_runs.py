@@ -151,7 +151,8 @@ class Performer:
         if task.workers is None:
             ended = await self._execute(task, session, sink)
         else:
-            ended = await task.workers.perform(task.key, task.case, session, task.adapter)
+            arguments = task.key, task.case, session, task.adapter, task.timeout
+            ended = await task.workers.perform(*arguments)
             file.copy(ended.rows)
             sink.load(LoggedRun())
             if ended.session is not None:

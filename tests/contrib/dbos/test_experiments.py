@@ -349,3 +349,18 @@ def test_budget_that_is_used_up_starts_no_more_runs(new_store: NewRunStore) -> N
         assert whole["base"].usage.cost == pytest.approx(18 * ANSWERS * 0.15)
 
     run_in_process(store, partial(with_target, store, None, use))
+
+
+def test_run_that_no_worker_starts_ends_with_the_budgets_time(tmp_path: Path) -> None:
+    def use(target: DurableTarget) -> None:
+        target.queue = "unserved"
+        unrun = on(target, 1, None, budget=Budget(max_seconds=1))
+        assert [one.outcome for one in unrun["base"].results] == ["unrun"] * REPEATS
+        assert "no worker of the queue 'unserved' has started" in unrun["base"].results[0].error
+        target.queue = None
+        done = on(target, 1, None)
+        assert [one.outcome for one in done["base"].results] == ["answered"] * REPEATS
+
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    run_in_process(store, partial(with_target, store, None, use))
+    assert asked(store.folder / "requests") == REPEATS * ANSWERS
