@@ -2,7 +2,7 @@
 
 # the same lock as in `threading`, which takes longer to import
 from _thread import allocate_lock
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import total_ordering
@@ -22,6 +22,7 @@ __all__ = [
     "TokenUsage",
     "check_count",
     "check_limits",
+    "check_price",
     "utc_now",
 ]
 
@@ -113,6 +114,8 @@ class TokenUsage:
         )
 
 
+_ALL_PRICED: Mapping[str, int] = {}  # shared, because there is one for each run
+
 type Prices = Callable[[TokenUsage, str], float | None]
 """Returns the cost of a request in dollars, by usage and model name; `None` if unknown."""
 
@@ -121,23 +124,35 @@ type Prices = Callable[[TokenUsage, str], float | None]
 class RunUsage:
     """The usage of evaluations: tokens, provider requests (`calls`), tool calls and dollars.
 
-    `cost` is `None` if it was not counted or the price of a request is unknown.
+    `cost` is `None` if it was not counted or the price of a request is unknown. `known_cost` is
+    then the sum of the known prices, and `unpriced` the number of the other requests by model.
     """
 
     usage: TokenUsage = TokenUsage()
     calls: int = 0
     tool_calls: int = 0
     cost: float | None = None
+    known_cost: float = 0.0
+    unpriced: Mapping[str, int] = field(default_factory=lambda: _ALL_PRICED, hash=False)
 
     def __add__(self, other: "RunUsage") -> "RunUsage":
-        costs = [part.cost for part in (self, other) if part.calls]
-        known = [cost for cost in costs if cost is not None]
+        paid = [part for part in (self, other) if part.calls]
+        known = sum([part.cost or part.known_cost for part in paid], 0.0)
+        is_known = bool(paid) and all(part.cost is not None for part in paid)
         return RunUsage(
             self.usage + other.usage,
             self.calls + other.calls,
             self.tool_calls + other.tool_calls,
-            sum(known) if known and len(known) == len(costs) else None,
+            known if is_known else None,
+            0.0 if is_known else known,
+            _joined(self.unpriced, other.unpriced),
         )
+
+
+def _joined(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:
+    if not some or not others:
+        return some or others
+    return {model: some.get(model, 0) + others.get(model, 0) for model in {**some, **others}}
 
 
 _NO_USAGE = RunUsage()
@@ -247,8 +262,8 @@ class Meter:
 
     The `parent` of a nested run's meter is the calling run's meter. All meters above, and those of
     their budgets, count the same usage once, and none of the budgets may be exceeded. Threads can
-    share meters. `cost` is the total cost of answers with a known price; `unpriced` is the last
-    model whose answer had no known price.
+    share meters. `cost` is the total cost of answers with a known price; `unpriced` is the number
+    of the other answers by model.
     """
 
     budget: Budget | None = None
@@ -257,7 +272,7 @@ class Meter:
     calls: int = 0
     tool_calls: int = 0
     cost: float = 0.0
-    unpriced: str | None = None
+    unpriced: Mapping[str, int] = field(default_factory=lambda: _ALL_PRICED)
     above: "tuple[Meter, ...]" = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -268,8 +283,10 @@ class Meter:
     @property
     def usage(self) -> RunUsage:
         """The usage of the run, including nested runs."""
-        cost = self.cost if self.unpriced is None else None
-        return RunUsage(self.tokens, self.calls, self.tool_calls, cost)
+        used = RunUsage(self.tokens, self.calls, self.tool_calls, self.cost)
+        if not self.unpriced:
+            return used
+        return replace(used, cost=None, known_cost=self.cost, unpriced=self.unpriced)
 
     @property
     def left(self) -> Budget | None:
@@ -289,10 +306,11 @@ class Meter:
             if (budget := meter.budget) is None:
                 continue
             counter = budget.meter or meter
-            if counter.unpriced is not None and budget.max_cost is not None:
+            if counter.unpriced and budget.max_cost is not None:
+                *_, model = counter.unpriced
                 return (
-                    f"max_cost={budget.max_cost} cannot be kept: the model "
-                    f"{counter.unpriced!r} answered, and its price is unknown"
+                    f"max_cost={budget.max_cost} cannot be kept: the model {model!r} answered, "
+                    "and its price is unknown"
                 )
             usage = counter.usage if further is None else counter.usage + further
             if bound := budget.exceeded(usage, before=before):
@@ -335,31 +353,56 @@ class Meter:
         cost: float | None = 0.0,
         model: str = "",
     ) -> None:
-        """Counts usage; a `cost` of `None` means that the price of `model` is unknown."""
-        with _counting:
-            for meter in (self, *self.above):
-                meter.tokens += tokens
-                meter.calls += calls
-                meter.tool_calls += tool_calls
-                if cost is None:
-                    meter.unpriced = model
-                else:
-                    meter.cost += cost
+        """Counts usage; a `cost` of `None` means that the price of `model` is unknown.
+
+        Raises `ValueError` for a cost that cannot be one.
+        """
+        unpriced = _ALL_PRICED if cost is not None else {model: 1}
+        _count((self, *self.above), tokens, calls, tool_calls, cost, unpriced, model)
 
     def load(self, usage: RunUsage, model: str) -> None:
         """Counts usage that the meters above have already counted, such as a recorded run's."""
-        with _counting:
-            self.tokens += usage.usage
-            self.calls += usage.calls
-            self.tool_calls += usage.tool_calls
-            self.cost += usage.cost or 0.0
-            if usage.calls and usage.cost is None:
-                self.unpriced = model
+        _count_run((self,), usage, model)
 
     def add_run(self, usage: RunUsage, model: str) -> None:
         """Counts the usage of a run with `model` that another process or adapter has reported."""
-        calls, tool_calls, cost = usage.calls, usage.tool_calls, usage.cost
-        self.add(usage.usage, calls=calls, tool_calls=tool_calls, cost=cost, model=model)
+        _count_run((self, *self.above), usage, model)
+
+
+def _count_run(meters: tuple[Meter, ...], usage: RunUsage, model: str) -> None:
+    cost, unpriced = usage.cost or usage.known_cost, usage.unpriced
+    if usage.cost is None and usage.calls:
+        unpriced = unpriced or {model: usage.calls}
+    _count(meters, usage.usage, usage.calls, usage.tool_calls, cost, unpriced, model)
+
+
+def _count(
+    meters: tuple[Meter, ...],
+    tokens: TokenUsage,
+    calls: int,
+    tool_calls: int,
+    cost: float | None,
+    unpriced: Mapping[str, int],
+    model: str,
+) -> None:
+    check_price(cost, model)
+    with _counting:
+        for meter in meters:
+            meter.tokens += tokens
+            meter.calls += calls
+            meter.tool_calls += tool_calls
+            meter.cost += cost or 0.0
+            if unpriced:
+                meter.unpriced = _joined(meter.unpriced, unpriced)
+
+
+def check_price(cost: object, model: str) -> None:
+    """Raises `ValueError` if a function of prices has returned what cannot be a cost."""
+    if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < inf):  # or NaN
+        raise ValueError(
+            f"prices returned {cost!r} for a request to {model!r}; it must return dollars, which "
+            "are finite and not negative, or None if the price is unknown"
+        )
 
 
 def _check_number(name: str, value: object, remedy: str) -> None:
@@ -367,12 +410,13 @@ def _check_number(name: str, value: object, remedy: str) -> None:
         raise TypeError(f"{name} must be {remedy}, got {value!r}")
 
 
-def check_count(name: str, count: object) -> None:
-    """Raises `TypeError` if `count` is not an integer, and `ValueError` if it is negative."""
+def check_count(name: str, count: object, *, least: Literal[0, 1] = 0) -> None:
+    """Raises `TypeError` if `count` is not an integer, and `ValueError` if it is below `least`."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{name} must be an int, got {count!r}")
-    if count < 0:
-        raise ValueError(f"{name} must not be negative, got {count}")
+    if count < least:
+        expected = "be at least 1" if least else "not be negative"
+        raise ValueError(f"{name} must {expected}, got {count}")
 
 
 def check_limits(deadline: object, budget: object) -> None:

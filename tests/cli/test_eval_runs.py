@@ -295,6 +295,7 @@ def test_scores_are_reported_by_metadata(wink: Wink) -> None:
     for group in ("kind hard, 1 case", "without kind, 1 case"):
         assert ["base", group, *row] in rows_of(done.stdout)
     assert "correct, kind hard, 1 case" in (wink.folder / "out.md").read_text()
+    assert '"groups": {"": {"correct": {' in (wink.folder / "out.json").read_text()
     groups = load_experiment(wink.folder / "out.json")["base"].groups("kind")
     assert groups["hard"].summary("correct").cases == 1
     done = wink(*SCORED, "--by", "knd", "--folder", "other")

@@ -40,6 +40,7 @@ from weakincentives.evals import (
     Case,
     Dataset,
     EvalRun,
+    EvaluateOptions,
     Experiment,
     Progress,
     RunResult,
@@ -48,6 +49,7 @@ from weakincentives.evals import (
     evaluate_async,
     evaluator,
 )
+from weakincentives.evals.experiment_files import experiment_json, parse_experiment
 from weakincentives.evals.judges import judge
 from weakincentives.evaluation.config import RunConfig
 from weakincentives.evaluation.inner_loop import ProviderRequest
@@ -595,7 +597,7 @@ def test_evaluators_cannot_change_what_others_see() -> None:
     ("options", "message"),
     [
         ({"repeats": 0}, "repeats must be at least 1, got 0"),
-        ({"repeats": -1}, "repeats must not be negative, got -1"),
+        ({"repeats": -1}, "repeats must be at least 1, got -1"),
         ({"concurrency": 0}, "concurrency must be at least 1, got 0"),
         ({"timeout": 0}, "timeout must be more than 0 seconds"),
         ({"max_wait": float("nan")}, "max_wait must be more than 0 seconds"),
@@ -861,6 +863,24 @@ def test_a_damaged_log_is_never_scored(tmp_path: Path, damage: str) -> None:
         assert one.scores == {"is_right": True}
 
 
+@pytest.mark.parametrize(
+    "tail", ['{"ended": {}}', '{"ended": 5}', '{"scores": 5}', '{"scores": {"a": {}}}', '{"ended"']
+)
+def test_line_that_no_experiment_wrote_after_a_runs_end_changes_nothing(
+    tmp_path: Path, tail: str
+) -> None:
+    model = FunctionAdapter(echo)
+    for _ in range(2):
+        result = evaluate(
+            questions(), question_cases(1), evaluators=[is_right], model=model, folder=tmp_path
+        )
+        (one,) = result["base"].results
+        assert (one.scores, one.error) == ({"is_right": True}, "")
+        (log,) = (tmp_path / "runs").iterdir()
+        log.write_text(f"{log.read_text()}{tail}\n")
+    assert model.asked == 1
+
+
 def test_a_run_that_cannot_begin_fails_alone(tmp_path: Path) -> None:
     first, second = (
         Case(id="1", params=(Question("q1"),), files={"a": b"", "a/b": b""}),
@@ -1112,17 +1132,48 @@ def test_a_provider_that_always_asks_for_no_pause_is_not_asked_forever() -> None
     assert model.asked == 5  # after pauses of 0.05, 0.1, 0.2 and 0.4 seconds
 
 
-def test_a_price_that_is_not_a_number_exceeds_any_budget() -> None:
+@pytest.mark.parametrize("budget", [None, Budget(max_cost=5)])
+@pytest.mark.parametrize("price", [float("nan"), float("inf"), -1.0, "1"])
+def test_price_that_cannot_be_one_is_rejected_before_the_first_request(
+    price: Any, budget: Budget | None
+) -> None:
     model = FunctionAdapter(echo)
+    options: EvaluateOptions = {"model": model, "prices": lambda *_: price, "budget": budget}
+    with pytest.raises(ValueError, match=r"^prices returned .* for a request to 'm'"):
+        evaluate(questions(), question_cases(1), **options)
+    assert model.asked == 0
+
+
+def test_prices_that_raise_for_an_answer_do_not_keep_other_runs_waiting() -> None:
+    def fails(usage: TokenUsage, model: str) -> float:
+        return 0.001 if usage.total_tokens != 15 else 1 / 0
+
     result = evaluate(
         questions(),
         question_cases(3),
-        model=model,
-        prices=lambda usage, model: float("nan"),
+        model=FunctionAdapter(echo),
+        prices=fails,
         budget=Budget(max_cost=5),
     )
-    assert [one.outcome for one in result["base"].results] == ["unrun"] * 3
-    assert model.asked == 0
+    assert [one.outcome for one in result["base"].results] == ["failed"] * 3
+    assert "ZeroDivisionError" in result["base"].results[0].error
+
+
+def test_cost_of_a_run_keeps_its_known_part_and_counts_the_requests_without_a_price() -> None:
+    def named(request: ProviderRequest, text: str) -> AssistantMessage:
+        model = "m" if turn_of(request) % 2 else "other"
+        return replace(write_notes(request, text), model=model)
+
+    cases = [Case(id="1", params=(Question("q"),))]
+    result = evaluate(notebook(), cases, model=FunctionAdapter(named), prices=price)
+    spent = result.spent
+    assert (spent.calls, spent.cost) == (5, None)
+    assert spent.known_cost == pytest.approx(2 * PRICE)
+    assert spent.unpriced == {"other": 3}
+    usage = result["base"].usage
+    assert (usage.known_cost, usage.unpriced) == (spent.known_cost, spent.unpriced)
+    again = parse_experiment("".join(experiment_json(result)))
+    assert (again.spent, again["base"].usage) == (spent, usage)
 
 
 def test_waiting_for_other_requests_does_not_use_up_the_patience_of_a_request() -> None:

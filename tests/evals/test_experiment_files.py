@@ -11,7 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.eval_results import experiment, variant
-from weakincentives.evals.experiment_files import experiment_json, load_experiment, save_baseline
+from weakincentives.evals.experiment_files import (
+    experiment_json,
+    load_experiment,
+    parse_experiment,
+    save_baseline,
+)
 from weakincentives.evals.results import CaseInfo, RunResult
 from weakincentives.evals.scores import Scale, Value
 from weakincentives.limits import RunUsage, TokenUsage
@@ -79,6 +84,21 @@ def test_json_has_a_summary_of_each_score_and_a_line_for_each_run() -> None:
     assert (summary["mean"], summary["scored"], summary["runs"]) == (1.0, 2, 3)
     assert sum('"repeat"' in line for line in "".join(parts).splitlines()) == 3
     assert max(map(len, parts)) < 1_500  # never the entire text
+
+
+def test_json_has_the_summaries_of_groups_and_is_loaded_without_them() -> None:
+    one = variant("a", {"ok": "1 E 1"})
+    cases = {
+        case: replace(info, metadata={"kind": ["x" if case == "c0" else "y"]})
+        for case, info in one.cases.items()
+    }
+    saved = experiment(replace(one, cases=cases))
+    text = "".join(experiment_json(saved, "kind"))
+    groups = json.loads(text)["variants"]["a"]["groups"]
+    expected = {key: part.summary("ok").scored for key, part in saved["a"].groups("kind").items()}
+    assert {key: scores["ok"]["scored"] for key, scores in groups.items()} == expected
+    assert len(groups) == 2
+    assert parse_experiment(text)["a"].results == saved["a"].results
 
 
 def test_means_are_not_a_baseline(tmp_path: Path) -> None:

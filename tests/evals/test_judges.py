@@ -401,8 +401,24 @@ def test_calibration_counts_missing_scores_and_other_kinds_as_errors() -> None:
     result = calibrated([True, True], [True, "yes"])
     assert [bool(one.error) for one in result.scores] == [False, True]
     several = Evaluator(function=lambda case, run, ask: {"a": True}, name="it", is_judge=True)
-    result = calibrate(several, labelled([True]))
+    result = calibrate(several, labelled([True]), model=verdicts())
     assert [one.error for one in result.scores] == ["the judge gave no score"]
+
+
+def test_calibration_that_cannot_work_is_rejected_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("WINK_MODEL", raising=False)
+    model, own = verdicts(), judge(template(), name="own")
+    items: list[Any] = [Case(id="1")]
+    rejected: list[tuple[dict[str, Any], list[Labelled], str]] = [
+        ({"concurrency": 0, "model": model}, labelled([True]), "concurrency must be at least 1"),
+        ({}, labelled([True]), "a model is missing"),
+        ({"model": model}, items, "calibrate takes Labelled answers, got Case"),
+    ]
+    for options, answers, problem in rejected:
+        with pytest.raises((ValueError, TypeError), match=problem):
+            calibrate(own, answers, **options)
 
 
 def test_calibration_without_any_score_has_no_agreement() -> None:

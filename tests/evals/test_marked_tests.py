@@ -5,7 +5,8 @@ import re
 import pytest
 
 from support.authors import PLUGIN
-from weakincentives.evals.marked_tests import EvalRule
+from weakincentives.evals.cases import Case
+from weakincentives.evals.marked_tests import CaseEvaluation, EvalRule
 from weakincentives.serde.json_types import AnyValue
 
 MODULE = """
@@ -33,12 +34,35 @@ def test_support(evaluation):
 """
 
 
-@pytest.mark.parametrize("cases", ["cases.yaml", ["c1"]])
+@pytest.mark.parametrize("cases", ["cases.yaml", ["c1"], 5, None])
 def test_rule_takes_cases_and_not_a_path(cases: AnyValue) -> None:
     with pytest.raises(
         TypeError, match=r"takes cases, such as Dataset.load\(path, template\), got"
     ):
         EvalRule(cases)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [
+        ({"share": "all"}, "share of the marker wink_eval must be from 0 to 1, got 'all'"),
+        ({"fail_under": 90}, "fail_under of the marker wink_eval must be from 0 to 1, got 90"),
+        ({"margin": float("nan")}, "margin of the marker wink_eval must be from 0 to .*, got nan"),
+        ({"margin": -0.1}, "margin of the marker wink_eval must be from 0 to .*, got -0.1"),
+        ({"repeats": 0}, "repeats of the marker wink_eval must be at least 1, got 0"),
+    ],
+)
+def test_rule_with_a_number_out_of_range_is_rejected(
+    numbers: dict[str, AnyValue], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        EvalRule([Case(id="1")], **numbers)
+
+
+def test_rule_keeps_the_cases_of_an_iterator() -> None:
+    cases: AnyValue = (Case(id=name) for name in "ab")
+    rule = EvalRule(cases)
+    assert [CaseEvaluation(rule, index).case.id for index in range(len(rule.cases))] == ["a", "b"]
 
 
 class Project:

@@ -107,6 +107,10 @@ def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
     assert "these runs cost an unknown amount" in text
     text = lines(experiment(replace(one, results=[paid[0], unpriced[1]])))
     assert "these runs cost at least $0.2500\n" in text
+    other = replace(one.results[1], usage=RunUsage(calls=2, unpriced={"a": 1, "": 1}))
+    text = lines(experiment(replace(one, results=[paid[0], other])))
+    reason = "(no price is known for 1 request to a, 1 request to an unnamed model)"
+    assert f"these runs cost at least $0.2500 {reason}\n" in text
 
 
 def test_tokens_are_reported_if_there_are_any() -> None:
@@ -316,9 +320,9 @@ def test_junit_keeps_texts_and_shows_other_characters_as_escapes(text: str) -> N
     assert name == text or "\\" in name
 
 
-def test_junit_shows_controls_as_escapes_and_keeps_emoji() -> None:
-    xml = "".join(junit_xml(hostile("\x1b\ufffe\ud800👨‍👩‍👧")))
-    assert "v\\x1b\\ufffe\\ud800👨‍👩‍👧" in xml
+def test_junit_shows_hidden_characters_as_escapes_and_keeps_emoji() -> None:
+    xml = "".join(junit_xml(hostile("\x1b\ufffe\ud800\u202e👨‍👩‍👧")))
+    assert "v\\x1b\\ufffe\\ud800\\u202e👨‍👩‍👧" in xml
 
 
 def test_junit_names_all_problems_of_a_run_and_its_repeat() -> None:

@@ -433,8 +433,30 @@ def test_section_that_varies_is_a_miss_unless_it_is_volatile(path: Path) -> None
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(b"Done", b"\xe9"), (b'"messages": [', b'"messages": ["x", '), (b"{", b"<<<<<<< HEAD\n{")],
-    ids=["not UTF-8", "a message that is text", "a conflict of git"],
+    [
+        (b"Done", b"\xe9"),
+        (b'"messages": [', b'"messages": ["x", '),
+        (b"{", b"<<<<<<< HEAD\n{"),
+        (b'"finish": "stop"', b'"finish": "over"'),
+        (b'"text": "Done."', b'"text": 5'),
+        (b'{"reply"', b'{"deltas": [{}], "reply"'),
+        (b'{"reply"', b'{"deltas": 5, "reply"'),
+        (b'"tools": [', b'"tools": [{}, '),
+        (b'"kind": "user"', b'"kind": "user", "tool_calls": [{}]'),
+        (b"]}", b""),
+    ],
+    ids=[
+        "not UTF-8",
+        "a message that is text",
+        "a conflict of git",
+        "an unknown finish",
+        "text that is a number",
+        "an empty delta",
+        "deltas that are a number",
+        "a tool without a name",
+        "a call without an id",
+        "cut off",
+    ],
 )
 def test_damaged_line_is_rejected_with_its_number(path: Path, before: bytes, after: bytes) -> None:
     with record(path, say("Done.")) as cassette:

@@ -48,8 +48,10 @@ def progress_text(progress: Progress, means: Sequence[str] = ()) -> str:
     if progress.failures:
         parts.append(f"{progress.failures:,} failed")
     parts += means
-    if progress.spent.cost is not None:
-        parts.append(f"${progress.spent.cost:.2f}")
+    spent = progress.spent
+    if spent.cost is not None or spent.known_cost:
+        least = "at least " * (spent.cost is None)
+        parts.append(f"{least}${spent.cost or spent.known_cost:.2f}")
     if progress.waiting_until is not None:
         until = progress.waiting_until.astimezone()
         parts.append(f"the provider asks to wait until {until:%H:%M:%S}")

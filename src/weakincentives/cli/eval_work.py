@@ -272,7 +272,7 @@ def report(
     The variants are compared with `old` or, without it, with the first variant.
     """
     print_lines(experiment_lines(experiment, files.by, verbose=files.verbose))
-    _write(files.json, experiment_json(experiment))
+    _write(files.json, experiment_json(experiment, files.by))
     _write(files.junit, junit_xml(experiment))
     first, *others = experiment.variants.values()
     pairs = [(first, other) for other in others]

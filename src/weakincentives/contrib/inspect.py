@@ -24,7 +24,9 @@ from ..adapters.provider_errors import error_from_failure, error_from_reply, err
 from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport, Part
 from ..errors import missing_extra
 from ..evaluation.adapter import Runnable
+from ..evaluation.chat_turn import ChatTurn
 from ..evaluation.config import RunConfig
+from ..evaluation.conversation import Conversation
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.main_loop import MainLoop
@@ -303,12 +305,12 @@ def as_solver[Out](
         state: "solvers.TaskState",
         generate: "solvers.Generate",  # noqa: ARG001 - Inspect's protocol
     ) -> "solvers.TaskState":
-        session = Session()
+        session, turn = Session(), ChatTurn(("", ""))
         transcript: Sequence[Message] = ()
         sent = prompt(state) if callable(prompt) else prompt
         message = _input(state.messages) if send_input else None
         try:
-            execution = await runs.execute_async(sent, message, session=session)
+            execution = await runs.execute_async(sent, message, session=session, turn=turn)
             transcript = execution.response.transcript
         except PromptEvaluationError as error:
             transcript = error.transcript
@@ -316,10 +318,15 @@ def as_solver[Out](
                 if isinstance(cause, LimitExceededError):
                     raise cause from error
             raise
+        except BaseException:  # such as the end of the sample's time
+            transcript = turn.conversation.messages if turn.conversation else ()
+            raise
         finally:
-            if transcript:
-                state.messages = _messages(transcript, session)
+            session[ChatTurn].clear()
+            session[Conversation].clear()
             state.store.set(_STORED, json.loads(session.snapshot().to_json()))
+            if transcript:  # a list that is longer than the limit would be an error
+                state.messages = _messages(transcript, session)[: state.message_limit]
         state.output = models.ModelOutput.from_message(state.messages[-1])
         return state
 
@@ -352,7 +359,7 @@ def _input(messages: Sequence[AnyJson]) -> list[Part]:
                 parts.append(text)
             case {"type": "image", "image": str(url)} if url.startswith("data:"):
                 mime, _, data = url.removeprefix("data:").partition(";base64,")
-                parts.append(Image.from_base64(data, mime))
+                parts.append(Image.from_base64(data, mime.partition(";")[0]))
             case other:
                 kind = other["type"]
                 raise ValueError(f"a sample's input must be text or images with data, got {kind!r}")

@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..adapters.model_names import adapter_for
 from ..displays import count_of
 from ..evaluation.loop_adapter import LoopAdapter
 from ..evaluation.main_loop import MainLoop
 from ..event_loops import portal, run_on
+from ..limits import check_count
 from ..prompt.template import Prompt
 from ..runtime.session import Session
 from ..serde.json_types import AnyValue
@@ -103,12 +105,19 @@ def calibrate(
     the calibration has a warning if it is also the judge's, because models prefer their own
     answers. It also has a warning if all labels are equal, and for answers without a score. This
     function blocks, and can also be called while an event loop is running. Raises `ValueError` for
-    no labels, and `TypeError` for labels of another kind than the judge's scores.
+    no labels and for a judge without a model, and `TypeError` for labels of another kind than the
+    judge's scores.
     """
+    check_count("concurrency", concurrency, least=1)
     [checked] = check_evaluators([judge])
     name, items = checked.name, list(labelled)
+    for item in items:
+        if not isinstance(item, Labelled):
+            raise TypeError(f"calibrate takes Labelled answers, got {item!r:.100}")
     if not items:
         raise ValueError("calibrate takes at least one labelled answer")
+    if checked.is_judge and checked.model is None and model is None:
+        adapter_for(None)  # raises `ValueError` unless a variable has the model
     kinds, turn = Kinds(), asyncio.Semaphore(concurrency)
 
     async def score_one(item: Labelled) -> LabelledScore:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from statistics import fmean
 
-from ..displays import code_span, escape_hidden
+from ..displays import HIDDEN, code_span, escape_hidden
 from .comparisons import Comparisons
 from .gates import Gate
 from .reports import (
@@ -28,8 +28,8 @@ __all__ = ["junit_xml", "markdown"]
 
 _MARKDOWN_CHARACTERS = 65_000  # a comment on GitHub has at most 65,536
 
-# Characters that XML 1.0 excludes or discourages.
-_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# What XML 1.0 excludes or discourages, and all other hidden characters but those of emoji.
+_NOT_XML = re.compile(rf"(?![\r\u200d])(?:{HIDDEN.pattern}|[\ufffe\uffff])")
 
 
 def junit_xml(experiment: Experiment) -> Iterator[str]:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..adapters.core import LoopAdapter
@@ -20,7 +21,7 @@ from ..prompt.template import AnyPrompt
 from ..runtime.session import Session
 from .cases import Case
 from .keys import digest, variant_parts
-from .pacing import PacedAdapter
+from .pacing import OVER_BUDGET, PacedAdapter
 from .run_logs import before_failure, is_final
 
 if TYPE_CHECKING:  # experiments without workers do not load the package
@@ -57,17 +58,19 @@ class DurableTarget:
     `runs` comes from `contrib.durable.install`, in a process that has launched DBOS. The runs are
     performed by the workers that serve `queue`, or by this process if there is no queue. The
     agent's own prompt, model, settings and limits apply. A case can have state of types that the
-    agent knows, but no files.
+    agent knows, but neither files nor media with bytes of their own.
 
     A run's id is its key. If it ended with a failure that is not the model's, the next experiment
-    continues it in a new run, whose id has a number after the key. No run starts after the budget
-    has been used up, but those in progress are finished.
+    continues it in a new run, whose id has a number after the key. A run starts only if the budget
+    allows one as large as the last one; those in progress are finished, and those that no worker
+    has started after the budget's `max_seconds` are cancelled.
     """
 
     runs: "DurableRuns"
     agent: str
     queue: str | None = None
     _open: set[str] = field(default_factory=set[str], repr=False)
+    _expected: RunUsage = field(default=RunUsage(calls=1, cost=0.0), repr=False)  # of the next run
 
     def __call__(self, case: Case, /) -> AnyPrompt:
         """Returns the agent's prompt with a case's params."""
@@ -104,7 +107,9 @@ class DurableTarget:
         }
 
     def check_case(self, case: Case, prompt: AnyPrompt) -> None:
-        """Raises `ValueError` for a case that workers cannot run."""
+        """Raises `ValueError` for a case that workers cannot run, or that cannot be stored."""
+        from ..contrib.durable import to_input
+
         if case.files or Filesystem in prompt.resources.by_kind:
             raise ValueError("a durable run cannot have files because other machines continue it")
         session = self.installed.session("check")
@@ -113,17 +118,23 @@ class DurableTarget:
         if unknown := {type(value).__name__ for value in case.state if type(value) not in known}:
             names = ", ".join(sorted(unknown))
             raise ValueError(f"the agent {self.agent!r} has no state of {names}; pass types=")
+        for value in case.state:
+            session[type(value)].append(value)
+        to_input(*case.params, session=session, message=case.message)
 
     async def perform(
-        self, key: str, case: Case, session: Session, adapter: PacedAdapter
+        self, key: str, case: Case, session: Session, adapter: PacedAdapter, seconds: float | None
     ) -> EndedRun:
-        """Returns a run once it has ended; starts it unless the database has it."""
+        """Returns a run once it has ended; starts it unless the database has it.
+
+        After `seconds`, a run that no worker has started is cancelled.
+        """
         found = await asyncio.to_thread(self._find, key)
         if isinstance(found, EndedRun):
             return found
-        ledger, one = adapter.ledger, RunUsage(calls=1, cost=0.0)
+        ledger, started = adapter.ledger, monotonic()
         try:
-            while not ledger.reserve(one):  # noqa: ASYNC110 - threads release it
+            while not ledger.reserve(estimate := self._expected):  # noqa: ASYNC110 - threads release it
                 await asyncio.sleep(_POLL)
         except BudgetExceededError as error:
             return EndedRun(error=error)
@@ -133,15 +144,29 @@ class DurableTarget:
             while await asyncio.to_thread(lambda: run.status) != "ended":
                 pause = max(_POLL, len(self._open) / _LOOKS)
                 await asyncio.sleep(pause)
+                is_late = seconds is not None and monotonic() > started + seconds
+                if is_late and await asyncio.to_thread(lambda: run.is_queued):
+                    await asyncio.to_thread(self.runs.cancel, run.run_id)
+                    return EndedRun(error=self._not_started())
             ended = await asyncio.to_thread(self._ended, run)
             earlier = {(row.path, row.position) for row in found[1]}
             new = [row for row in ended.rows if (row.path, row.position) not in earlier]
-            used = adapter.priced(usage_of(read_rows(new)))
+            used = adapter.priced(usage_of(read_rows(new), adapter.model))
             adapter.meter.add_run(used, adapter.model)
+            if ended.error is None:
+                self._expected = replace(used, cost=used.cost or 0.0)
             return ended
         finally:
             self._open.discard(key)
-            ledger.release(one)
+            ledger.release(estimate)
+
+    def _not_started(self) -> BudgetExceededError:
+        return BudgetExceededError(
+            f"no worker of the queue {self.queue!r} has started this run within max_seconds",
+            phase="limit",
+            code=OVER_BUDGET,
+            remedy="start workers that serve this queue",
+        )
 
     def _find(self, key: str) -> EndedRun | tuple[str, Sequence[Row]]:
         """Returns a run that has ended, or the id of the run and the start of its log."""

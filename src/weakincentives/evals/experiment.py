@@ -140,9 +140,7 @@ class _Evaluation:
         self._repeats = options.get("repeats", 1)
         self._concurrency = options.get("concurrency", 8)
         for name, count in (("repeats", self._repeats), ("concurrency", self._concurrency)):
-            check_count(name, count)
-            if not count:
-                raise ValueError(f"{name} must be at least 1, got 0")
+            check_count(name, count, least=1)
         waits = {"timeout": options.get("timeout"), "max_wait": options.get("max_wait")}
         for name, seconds in waits.items():
             if seconds is not None and not 0 < seconds < inf:

@@ -11,7 +11,7 @@ from .. import serde
 from ..atomic_writes import replacing
 from ..displays import escape_hidden
 from ..serde.json_types import AnyJson
-from .results import Experiment
+from .results import Experiment, VariantResults
 
 __all__ = ["experiment_json", "load_experiment", "parse_experiment", "save_baseline"]
 
@@ -24,22 +24,28 @@ def save_baseline(experiment: Experiment, path: str | Path) -> None:
         file.writelines(part.encode() for part in experiment_json(experiment))
 
 
-def experiment_json(experiment: Experiment) -> Iterator[str]:
+def experiment_json(experiment: Experiment, by: str = "") -> Iterator[str]:
     """Yields the parts of an experiment's JSON, with each run on a line of its own.
 
-    In addition to the scores, the JSON has their summaries by variant.
+    In addition to the scores, the JSON has their summaries by variant, and for groups of cases by
+    their values of the metadata key `by`.
     """
     head = asdict(replace(experiment, variants={}))
     yield _head({"version": _VERSION, **head}, "variants", "{")
     for index, (name, variant) in enumerate(experiment.variants.items()):
-        summaries = {score: asdict(variant.summary(score)) for score in variant.evaluators}
-        head = asdict(replace(variant, results=()))
+        head = {**asdict(replace(variant, results=())), "summaries": _summaries(variant)}
+        if by:
+            head["groups"] = {key: _summaries(it) for key, it in variant.groups(by).items()}
         yield f"{',' * bool(index)}\n{_line(name)}: "
-        yield _head({**head, "summaries": summaries}, "results", "[")
+        yield _head(head, "results", "[")
         for number, result in enumerate(variant.results):
             yield f"{',' * bool(number)}\n{_line(asdict(result))}"
         yield "]}"
     yield "}}\n"
+
+
+def _summaries(variant: VariantResults) -> dict[str, AnyJson]:
+    return {score: asdict(variant.summary(score)) for score in variant.evaluators}
 
 
 def load_experiment(path: str | Path) -> Experiment:
@@ -69,6 +75,7 @@ def parse_experiment(text: str) -> Experiment:
     version = data.pop("version")
     for variant in data["variants"].values():
         variant.pop("summaries", None)
+        variant.pop("groups", None)
     if version != _VERSION:
         raise ValueError(f"version must be {_VERSION}, got {version!r}")
     parsed = serde.parse(Experiment, data)

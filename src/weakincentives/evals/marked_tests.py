@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 from ..displays import count_of
-from ..limits import RunUsage
+from ..limits import RunUsage, check_count
 from ..serde.json_types import AnyValue
-from .cases import Case
+from .cases import Case, Dataset
 from .comparisons import compare
 from .distributions import wilson
 from .experiment import evaluate, evaluate_async
@@ -25,7 +25,7 @@ from .reports import (
     summary_text,
 )
 from .results import EvaluatorInfo, Experiment, RunResult, VariantResults
-from .scores import Scale
+from .scores import MAX_NUMBER, Scale
 
 __all__ = ["CaseEvaluation", "CaseReport", "EvalRule", "MarkedTest"]
 
@@ -41,7 +41,8 @@ class EvalRule:
     better. A test fails if less than `share` of its repeats pass. `fail_under` is the least mean
     share over all cases, and `margin` the difference by which no variant may be worse than the
     first one; both are checked when all cases have run. Without any of the three, `share` is 1.
-    Raises `ValueError` for no cases, and for a share that is not from 0 to 1.
+    Raises `TypeError` for anything but cases, and `ValueError` for no cases, two with the same id,
+    and numbers that are out of range.
     """
 
     cases: Sequence[Case]
@@ -51,17 +52,24 @@ class EvalRule:
     margin: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        given: AnyValue = self.cases
-        if not all(isinstance(case, Case) for case in given):
+        try:
+            cases = self.cases if isinstance(self.cases, Dataset) else Dataset(self.cases)
+        except TypeError as error:
             raise TypeError(
                 "wink_eval takes cases, such as Dataset.load(path, template), "
                 f"got {self.cases!r:.100}"
-            )
-        if not self.cases:
+            ) from error
+        if not cases:
             raise ValueError("the marker wink_eval must have at least one case, got none")
-        for name, share in (("share", self.share), ("fail_under", self.fail_under)):
-            if share is not None and not 0 <= share <= 1:
-                raise ValueError(f"{name} of the marker wink_eval must be from 0 to 1, got {share}")
+        object.__setattr__(self, "cases", cases)  # an iterator can only be read once
+        check_count("repeats of the marker wink_eval", self.repeats, least=1)
+        for name, most in (("share", 1), ("fail_under", 1), ("margin", MAX_NUMBER)):
+            value: AnyValue = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 <= value <= most):
+                raise ValueError(
+                    f"{name} of the marker wink_eval must be from 0 to {most}, got {value!r}"
+                )
 
     @property
     def least_share(self) -> float:

@@ -20,7 +20,7 @@ from ..evaluation.errors import BudgetExceededError, PromptEvaluationError, Thro
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, Delta
-from ..limits import Budget, Meter, Prices, RunUsage, TokenUsage
+from ..limits import Budget, Meter, Prices, RunUsage, TokenUsage, check_price
 from ..model_settings import ModelSettings
 from ..prompt.renderer import AnyRenderedPrompt
 
@@ -199,13 +199,15 @@ class PacedAdapter(LoopAdapter):
         super().__init__(clock=adapter.clock)
         self.config = adapter.config
         if prices is not None:
+            check_price(prices(TokenUsage(1, 1), self.model), self.model)
             self.config = replace(self.config, prices=prices)
 
     def priced(self, usage: RunUsage) -> RunUsage:
         """Returns the usage of a run with its cost, if the price is known."""
         if usage.cost is not None or self.prices is None or not usage.calls:
             return usage
-        return replace(usage, cost=self.prices(usage.usage, self.model))
+        cost = self.prices(usage.usage, self.model)
+        return usage if cost is None else RunUsage(usage.usage, usage.calls, usage.tool_calls, cost)
 
     def check_settings(self, settings: ModelSettings) -> None:
         self.inner.check_settings(settings)
@@ -289,16 +291,18 @@ class _PacedConnection(Connection):
         """Counts a request that has ended, and its answer."""
         adapter = self._adapter
         adapter.pace.leave(answered=isinstance(answer, AssistantMessage))
-        if isinstance(answer, AssistantMessage):
-            tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
-            cost = adapter.prices(tokens, model) if adapter.prices else None
-            requested = len(answer.tool_calls)
-            adapter.meter.add(tokens, calls=1, tool_calls=requested, cost=cost, model=model)
-            if adapter.ledger.budget is not None:
-                size = tokens.input_tokens + tokens.output_tokens
-                self._expected = TokenUsage(size, max(tokens.output_tokens, 1))
-                adapter.largest = max(adapter.largest, tokens.output_tokens)
-        adapter.ledger.release(estimate)
+        try:
+            if isinstance(answer, AssistantMessage):
+                tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
+                cost = adapter.prices(tokens, model) if adapter.prices else None
+                requested = len(answer.tool_calls)
+                adapter.meter.add(tokens, calls=1, tool_calls=requested, cost=cost, model=model)
+                if adapter.ledger.budget is not None:
+                    size = tokens.input_tokens + tokens.output_tokens
+                    self._expected = TokenUsage(size, max(tokens.output_tokens, 1))
+                    adapter.largest = max(adapter.largest, tokens.output_tokens)
+        finally:  # even if `prices` raises
+            adapter.ledger.release(estimate)
 
     def _is_sent_again(self, error: BaseException, attempt: _Attempt) -> bool:
         """Returns whether a request that failed is sent again, after a pause if it is asked for."""

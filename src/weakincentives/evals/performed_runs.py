@@ -136,8 +136,7 @@ class Performer:
                         break
                     except BusyRun:
                         await asyncio.sleep(_POLL)
-                        end = stored_end(path)
-                if file.ended is not None:  # another process has performed it meanwhile
+                if file.ended is not None:  # another process has performed and scored it
                     end = stored_end(path)
                 if end is not None:
                     yield _reused(file, end)
@@ -152,7 +151,8 @@ class Performer:
         if task.workers is None:
             ended = await self._execute(task, session, sink)
         else:
-            ended = await task.workers.perform(task.key, task.case, session, task.adapter)
+            arguments = task.key, task.case, session, task.adapter, task.timeout
+            ended = await task.workers.perform(*arguments)
             file.copy(ended.rows)
             sink.load(LoggedRun())
             if ended.session is not None:
@@ -161,7 +161,7 @@ class Performer:
         if refused and (len(refused) > 1 or not isinstance(error, BudgetExceededError)):
             error = refused[0]  # a tool's nested run was not allowed, and its answer is in the log
             file.clear()
-        usage = usage_of(log)
+        usage = usage_of(log, task.adapter.model)
         if task.workers is not None:
             usage = task.adapter.priced(usage)
         outcome = _outcome(error)
@@ -290,7 +290,7 @@ def _reused(file: RunFile, end: StoredEnd) -> Performed:
     return Performed(
         outcome=ended["outcome"],
         error=ended["error"],
-        usage=serde.parse(RunUsage, ended["usage"]),
+        usage=ended["usage"],
         seconds=ended["seconds"],
         is_reused=True,
         stored=end.scores,

@@ -56,8 +56,7 @@ def experiment_lines(
         ends = ", ".join(
             [f"{outcomes[it]:,} {text}" for it, text in _ENDS.items() if it in outcomes]
         )
-        known = sum([result.usage.cost or 0.0 for result in variant.results])
-        usage = f"{_cost(variant.usage, known)}{_tokens(variant.usage)}"
+        usage = f"{_cost(variant.usage)}{_tokens(variant.usage)}"
         yield f"{variant.name}: {ends}; these runs cost {usage}"
     rows = [(variant, *row) for variant in variants for row in score_rows(variant, by)]
     yield ""
@@ -111,12 +110,17 @@ def _beginning(problem: str) -> str:
     return cut(" ".join(problem[: 10 * _LINE].split()), _LINE, counted=False)
 
 
-def _cost(usage: RunUsage, known: float = 0.0) -> str:
-    if usage.cost is None and known:
-        return f"at least ${known:.4f}"
-    if usage.cost is None:
+def _cost(usage: RunUsage) -> str:
+    if usage.cost is not None:
+        return f"${usage.cost:.4f}"
+    if not usage.known_cost:
         return "an unknown amount" if usage.calls else "$0"
-    return f"${usage.cost:.4f}"
+    counts = [
+        f"{count_of(count, 'request')} to {model or 'an unnamed model'}"
+        for model, count in usage.unpriced.items()
+    ]
+    reason = f" (no price is known for {', '.join(counts)})" * bool(counts)
+    return f"at least ${usage.known_cost:.4f}{reason}"
 
 
 def _tokens(usage: RunUsage) -> str:

@@ -24,7 +24,7 @@ from ..evaluation.logged_run import LoggedEntry, LoggedRun
 from ..evaluation.run_log import RunLog
 from ..evaluation.stored_log import NewAttempt, Place, Row, StoredLog, read_rows
 from ..filesystem.undo import FileChange, VersionedFilesystem
-from ..limits import utc_now
+from ..limits import RunUsage, utc_now
 from .pacing import OVER_BUDGET
 
 # missing on Windows, where two experiments must not use one folder at the same time
@@ -84,10 +84,16 @@ def _end_in(data: bytes, *, first_is_cut: bool) -> StoredEnd | None:
     scores: dict[str, Line] = {}
     for line in lines[first_is_cut:]:
         if line.startswith((b'{"ended"', b'{"scores"')):
-            with suppress(ValueError):
+            with suppress(ValueError, LookupError, TypeError, AttributeError):  # a damaged line
                 value: Line = json.loads(line)
-                ended = value.get("ended", ended)
-                scores |= value.get("scores", {})
+                if (end := value.get("ended")) is not None:
+                    usage = serde.parse(RunUsage, end["usage"])
+                    known = {name: end[name] for name in ("outcome", "error", "seconds")}
+                    ended = {**known, "usage": usage}
+                found: dict[str, Line] = value.get("scores", {})
+                scores |= {
+                    key: one for key, one in found.items() if isinstance(one["values"], dict)
+                }
     return None if ended is None else StoredEnd(ended, scores)
 
 

@@ -427,28 +427,40 @@ def decide(log: LoggedRun, decisions: Mapping[str, Decision]) -> LoggedRun:
     return replace(log, entries=(*log.entries, *own), inside=inside)
 
 
-def usage_of(log: LoggedRun) -> RunUsage:
-    """Returns the usage of a run, including nested runs."""
-    usages, costs, tool_calls = list[TokenUsage](), list[float | None](), 0
+def usage_of(log: LoggedRun, model: str = "") -> RunUsage:
+    """Returns the usage of a run of `model`, including nested runs."""
+    usages, known, tool_calls = list[TokenUsage](), list[float](), 0
+    unpriced: dict[str, int] = {}
     for entry in log.entries:
         match entry:
             case Answered(ProviderFailure(fell_back=True)):
                 pass  # the following answer includes this failure's cost
             case Answered(reply, cost):
                 usages.append(reply.usage)
-                costs.append(cost)
+                if cost is None:
+                    name = _model_of(reply) or model
+                    unpriced[name] = unpriced.get(name, 0) + 1
+                else:
+                    known.append(cost)
             case LoggedCall(call=ToolCall(name=name)) if name != ACCEPT:
                 tool_calls += 1
             case _:
                 pass
-    known = [cost for cost in costs if cost is not None]
-    cost = sum(known) if known and len(known) == len(costs) else None
     counts = [[getattr(usage, name) for usage in usages] for name in _TOKENS]  # faster than adding
-    total = RunUsage(TokenUsage(*map(sum, counts)), len(usages), tool_calls, cost)
+    total = RunUsage(TokenUsage(*map(sum, counts)), len(usages), tool_calls)
+    cost = sum(known, 0.0)
+    if unpriced:
+        total = replace(total, known_cost=cost, unpriced=unpriced)
+    elif known:
+        total = replace(total, cost=cost)
     for inside in log.inside.values():
         for run in inside.runs:
-            total += usage_of(run.log)
+            total += usage_of(run.log, model)
     return total
+
+
+def _model_of(reply: AssistantMessage | ProviderFailure) -> str:
+    return "" if isinstance(reply, ProviderFailure) else reply.model or reply.requested_model
 
 
 def size_of(log: LoggedRun) -> int:

@@ -1,7 +1,5 @@
 """`RunLimits` checks the deadline, turns and budget before each request and tool call."""
 
-from math import isfinite
-
 from ..limits import Clock, Meter, RunUsage, TokenUsage
 from .config import RunConfig
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, TurnLimitError
@@ -34,7 +32,7 @@ class RunLimits:
         prices, model = self._config.prices, model or self._model
         cost = prices and prices(usage, model)
         self._meter.add(usage, cost=cost, model=model)
-        return cost if cost is None or isfinite(cost) else None
+        return cost
 
     def reserve_request(self, turns: int) -> None:
         """Counts a request that follows `turns` earlier ones."""
@@ -114,7 +112,7 @@ class RunLimits:
 
     def _budget_error(self, limit: str) -> LimitError:
         remedy = "raise the budget"
-        if self._meter.unpriced is not None and limit.startswith("max_cost"):
+        if self._meter.unpriced and limit.startswith("max_cost"):
             remedy = "pass prices that know it to RunConfig"
         return _limit_error(BudgetExceededError, "budget", limit, remedy)
 

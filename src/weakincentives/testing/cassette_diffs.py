@@ -36,7 +36,8 @@ class Asked:
 
     @classmethod
     def from_json(cls, line: Mapping[str, AnyJson]) -> "Asked":
-        """Returns the parts in a line of a file; raises `KeyError` if one is missing."""
+        """Returns the parts in a line of a file; raises a built-in error if they are malformed."""
+        _names(line)
         return cls(**{name: line[name] for name in cls.__slots__})
 
     def without(self, volatile: frozenset[str]) -> dict[str, AnyJson]:
@@ -89,14 +90,18 @@ def _sections(parts: Mapping[str, AnyJson]) -> dict[str, str]:
     return content if isinstance(content, dict) else {}
 
 
+def _names(parts: Mapping[str, AnyJson]) -> tuple[dict[str, AnyJson], dict[str, AnyJson]]:
+    """Returns the names of called tools by call id, and the tools by name."""
+    calls = [call for message in parts["messages"] for call in message.get("tool_calls", ())]
+    names = {f"{call['call_id']}": call["name"] for call in calls}
+    return names, {f"{tool['name']}": tool for tool in parts["tools"]}
+
+
 def _changes(asked_parts: Mapping[str, AnyJson], other: Mapping[str, AnyJson]) -> Iterator[str]:
     """Yields each difference; the recorded text comes first."""
     new, old = asked_parts["messages"], other["messages"]
-    names = {
-        call["call_id"]: call["name"]
-        for message in [*old, *new]
-        for call in message.get("tool_calls", ())
-    }
+    (new_names, new_tools), (names, old_tools) = _names(asked_parts), _names(other)
+    names |= new_names
     before, after = ([json.dumps(it, sort_keys=True) for it in each] for each in (old, new))
     for kind, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -108,8 +113,6 @@ def _changes(asked_parts: Mapping[str, AnyJson], other: Mapping[str, AnyJson]) -
                 yield f"message {i + index} is missing"
             else:
                 yield from _message_changes(k + index, two, one, names)
-    new_tools = {tool["name"]: tool for tool in asked_parts["tools"]}
-    old_tools = {tool["name"]: tool for tool in other["tools"]}
     for name in sorted(old_tools.keys() | new_tools.keys()):
         if name not in old_tools or name not in new_tools:
             yield f"tool {name!r} is {'new' if name in new_tools else 'missing'}"
@@ -130,7 +133,7 @@ def _message_changes(
             if before.get(key) != after.get(key):
                 yield f"section {key!r}: {_shown(before.get(key, ''), after.get(key, ''))}"
         return
-    tool = tools.get(new.get("call_id", ""))
+    tool = tools.get(f"{new.get('call_id')}")
     place = f"message {number}, tool {tool!r}," if tool else f"message {number},"
     old, new = ({**it, "content": _as_json(it.get("content"))} for it in (old, new))
     for path, before, after in _paths(old, new):

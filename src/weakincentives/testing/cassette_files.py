@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
+from .. import serde
 from ..atomic_writes import replacing
+from ..evaluation.logged_run import ProviderFailure
+from ..evaluation.messages import AssistantMessage
 from .cassette_diffs import Asked
 
 __all__ = ["Line", "Recording", "Recordings"]
@@ -26,11 +29,25 @@ _VERSION = 1
 _PARTS = ("tools", "output", "settings", "model")
 
 
+class _Text(TypedDict):
+    text: str
+
+
+class _Reasoning(TypedDict):
+    reasoning: str
+
+
+class _Reply(TypedDict):
+    reply: Annotated[AssistantMessage | ProviderFailure, serde.ByKind()]
+    deltas: NotRequired[list[_Text | _Reasoning]]
+
+
 @dataclass(slots=True)
 class Recording:
     """The answers to equal requests, in the order in which they were given.
 
-    `line` is the number of the first one's line in the file.
+    `line` is the number of the first one's line in the file. Replies that were read from it have
+    their types.
     """
 
     asked: Asked
@@ -93,7 +110,7 @@ class Recordings:
         key = self._key(asked)
         for path in sorted(self.path.parent.glob("*.jsonl")):
             other = Recordings(path, self._volatile, self._normalize)
-            with suppress(ValueError):  # a file of another kind
+            with suppress(ValueError, OSError):  # a file of another kind
                 other.load()
                 if key in other._by_key:
                     return f", but {path.name} has this request: was the test renamed?"
@@ -130,21 +147,17 @@ class Recordings:
             for number, text in enumerate(file, 1):
                 try:
                     line: Line = json.loads(text)
-                    if number == 1 and line["cassette"] != _VERSION:
-                        raise ValueError(f"version {line['cassette']!r}")
                     if number > 1:
                         self._read(line, lines)
-                except (
-                    LookupError,
-                    TypeError,
-                    ValueError,
-                    AttributeError,
-                    RecursionError,
-                ) as error:
+                    elif (version := line["cassette"]) != _VERSION:
+                        raise ValueError(f"version {version!r}")
+                    else:
+                        serde.parse(int | None, line.get("max_result_chars"))
+                except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as it:
                     raise ValueError(
-                        f"{self.path}:{number} is not a recording of this version ({error!r}); "
+                        f"{self.path}:{number} is not a recording of this version ({it!r}); "
                         "record it again"
-                    ) from error
+                    ) from it
                 lines.append(line)
         self.facts = lines[0] if lines else {}
 
@@ -155,8 +168,8 @@ class Recordings:
             line["messages"] = [*earlier["messages"], *line["messages"]]
             line.update({name: earlier[name] for name in _PARTS if name not in line})
         asked = Asked.from_json(line)
-        replies: list[Line] = line["replies"]
-        if not replies or any("reply" not in reply for reply in replies):
+        replies: list[Any] = serde.parse(list[_Reply], line["replies"])
+        if not replies:
             raise ValueError("it has no replies")
         recording = Recording(asked, len(lines) + 1)
         self._by_key.setdefault(self._key(asked), recording).replies += replies

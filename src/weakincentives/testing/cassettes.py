@@ -16,7 +16,7 @@ from ..content import MAX_CONTENT_BYTES, Media, MediaSupport
 from ..evaluation.adapter import source_of
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest, RunConfig
-from ..evaluation.logged_run import Answered, ProviderFailure
+from ..evaluation.logged_run import ProviderFailure
 from ..evaluation.messages import AssistantMessage
 from ..evaluation.response import AnswerRejected, Delta, ReasoningDelta, TextDelta
 from ..limits import Clock, utc_now
@@ -252,14 +252,14 @@ class _Player(Connection):
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[Piece]:
         line = self._cassette.play(self._cassette.asked(request, self._rendered))
-        answered = serde.parse(Answered, {"reply": line["reply"]})
-        if isinstance(answered.reply, ProviderFailure):
-            self._falls_back = answered.reply.fell_back
-            raise answered.reply.to_error()
+        reply: AssistantMessage | ProviderFailure = line["reply"]
+        if isinstance(reply, ProviderFailure):
+            self._falls_back = reply.fell_back
+            raise reply.to_error()
         for delta in line.get("deltas", ()):
             is_text = "text" in delta
             yield TextDelta(delta["text"]) if is_text else ReasoningDelta(delta["reasoning"])
-        yield answered.reply
+        yield reply
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[Piece]:
         for piece in self.ask_stream(request):

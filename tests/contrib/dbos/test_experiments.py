@@ -32,7 +32,7 @@ from support.durable_processes import (
     with_runs,
 )
 from support.durable_runs import PAID, Job
-from support.eval_models import FunctionAdapter, Question, Topic, echo
+from support.eval_models import FunctionAdapter, Note, Question, Topic, echo
 from support.eval_workers import (
     ANSWERS,
     AT_ONCE,
@@ -48,8 +48,10 @@ from support.eval_workers import (
     worker,
     write,
 )
+from support.media import PNG
 from support.sizes import FULL
 from weakincentives import MainLoop
+from weakincentives.content import Image
 from weakincentives.contrib.durable import DurableRuns, durable, install
 from weakincentives.evals import Case, DurableTarget, EvalRun, Variant, evaluate, evaluator
 from weakincentives.evaluation.compaction import Compaction
@@ -291,6 +293,9 @@ def test_options_that_workers_cannot_follow_are_rejected(tmp_path: Path) -> None
         ({}, {"files": {"a": b"b"}}, "a durable run cannot have files"),
         ({}, {"state": [Topic("x")]}, "the agent 'journal' has no state of Topic; pass types="),
         ({}, {"params": ()}, "the prompt needs params of Question"),
+        ({}, {"params": (Question("\ud800"),)}, "JSON cannot hold this Question"),
+        ({}, {"message": [Image.from_bytes(PNG)]}, "contains its bytes"),
+        ({}, {"state": [Note("\ud800")]}, "surrogates not allowed"),
     ]
 
     def use(target: DurableTarget) -> None:
@@ -334,7 +339,7 @@ def test_budget_that_is_used_up_starts_no_more_runs(new_store: NewRunStore) -> N
     store = new_store()
 
     def use(target: DurableTarget) -> None:
-        cut = on(target, 9, None, concurrency=1, budget=Budget(max_calls=2 * ANSWERS))
+        cut = on(target, 9, None, budget=Budget(max_calls=2 * ANSWERS))
         assert Counter(one.outcome for one in cut["base"].results) == {"answered": 2, "unrun": 16}
         assert not cut.is_complete
         assert cut.spent.calls == 2 * ANSWERS
@@ -344,3 +349,18 @@ def test_budget_that_is_used_up_starts_no_more_runs(new_store: NewRunStore) -> N
         assert whole["base"].usage.cost == pytest.approx(18 * ANSWERS * 0.15)
 
     run_in_process(store, partial(with_target, store, None, use))
+
+
+def test_run_that_no_worker_starts_ends_with_the_budgets_time(tmp_path: Path) -> None:
+    def use(target: DurableTarget) -> None:
+        target.queue = "unserved"
+        unrun = on(target, 1, None, budget=Budget(max_seconds=1))
+        assert [one.outcome for one in unrun["base"].results] == ["unrun"] * REPEATS
+        assert "no worker of the queue 'unserved' has started" in unrun["base"].results[0].error
+        target.queue = None
+        done = on(target, 1, None)
+        assert [one.outcome for one in done["base"].results] == ["answered"] * REPEATS
+
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    run_in_process(store, partial(with_target, store, None, use))
+    assert asked(store.folder / "requests") == REPEATS * ANSWERS

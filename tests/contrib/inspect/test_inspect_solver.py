@@ -1,6 +1,7 @@
 """Prompts as solvers: the logs of Inspect's evaluations."""
 # pyright: reportMissingImports=false
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -249,6 +250,35 @@ def test_sample_that_reaches_a_limit_of_inspect_is_scored_as_far_as_it_came(tmp_
     assert sample.limit.type == "token"
 
 
+@pytest.mark.parametrize(
+    ("limits", "roles"),
+    [
+        ({"message_limit": 3}, ["system", "user", "assistant"]),
+        ({"time_limit": 1}, ["system", "user", "assistant", "tool", "assistant", "tool"]),
+    ],
+)
+def test_sample_has_the_messages_and_the_session_up_to_its_limit(
+    tmp_path: Path, limits: dict[str, Any], roles: list[str]
+) -> None:
+    async def wait() -> str:
+        """Wait for the order."""
+        await asyncio.sleep(60)
+        return "It has arrived."
+
+    waiting = PromptTemplate(
+        ns="inspect",
+        key="waiting",
+        sections=[MarkdownSection(title="Task", template="Help.", tools=[find_order, wait])],
+    )
+    waits = ModelOutput.for_tool_call("mock", "wait", {})
+    waits.usage = said().usage
+    log = run(tmp_path, [looked_up(), waits], solver=as_solver(waiting), **limits)
+    [sample] = samples_of(log)
+    assert (sample.error, scores(log)) == (None, [True])
+    assert f"{sample.limit.type}_limit" in limits
+    assert [message.role for message in sample.messages] == roles
+
+
 def test_function_makes_the_prompt_of_each_sample(tmp_path: Path) -> None:
     def greet(state: Any) -> Any:
         return greeting.bind(Customer(state.metadata["name"]))
@@ -265,10 +295,11 @@ def test_function_makes_the_prompt_of_each_sample(tmp_path: Path) -> None:
 
 def test_image_in_the_input_is_sent_to_the_model(tmp_path: Path) -> None:
     url = f"data:image/png;base64,{b64encode(PNG).decode()}"
-    message = ChatMessageUser(content=[ContentText(text="See:"), ContentImage(image=url)])
-    seen = list[Any]()
-    run(tmp_path, [said()], samples=[Sample(input=[message])], seen=seen)
-    assert seen[0][1].content_list[1].image == url
+    for each in (url, url.replace(";base64", ";name=a.png;base64")):
+        parts = [ContentText(text="See:"), ContentImage(image=each)]
+        seen, message = list[Any](), ChatMessageUser(content=parts)
+        run(tmp_path, [said()], samples=[Sample(input=[message])], seen=seen)
+        assert seen[0][1].content_list[1].image == url
 
 
 @pytest.mark.parametrize(

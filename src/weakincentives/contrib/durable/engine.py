@@ -67,6 +67,12 @@ class DurableRun:
         return "running" if status.status in UNFINISHED else "ended"
 
     @property
+    def is_queued(self) -> bool:
+        """Whether the run is on a queue, and no worker has started it."""
+        row = last_status(dbos().DBOS, self.run_id)
+        return row is not None and row.status in ("ENQUEUED", "DELAYED")
+
+    @property
     def seconds(self) -> float:
         """The time since a worker last started the run, until its end; 0 before that."""
         row = last_status(dbos().DBOS, self.run_id)
