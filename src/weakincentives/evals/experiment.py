@@ -27,7 +27,7 @@ from ..signatures import check_names, is_coroutine_function
 from .cases import Case, Dataset
 from .durable_target import DurableTarget
 from .explanations import Explanations
-from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
+from .keys import case_digests, digest, key_of, prompt_parts, variant_parts
 from .options import EvaluateOptions, Progress, Target, Variant, checked_budget, known_prices
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task, apart
@@ -311,7 +311,8 @@ class _Evaluation:
     async def _perform(self, number: int) -> RunResult:
         arm, index, repeat = self._job(number)
         case = self._dataset[index]
-        given, judged = halves(self._cases[case.id].digest)
+        both = self._cases[case.id].digest
+        given, judged = both[: len(both) // 2], both[len(both) // 2 :]
         prompt, variant = arm.prompt(case)
         key = digest(variant, case.id, given, str(repeat))
         description = {
