@@ -118,10 +118,10 @@ def prompt_parts(prompt: AnyPrompt, within: "_Description | None" = None) -> Par
         methods: list[AnyValue] = [type(section).render_body, type(section).render_summary]
         own = [it for it in methods if not it.__module__.startswith(_LIBRARY)]
         given = _Description("evaluator").digest([section.default_params])
-        rules = code(section.enabled, section.visibility, section.params_from, *own)
+        rules = section.enabled, section.visibility, section.params_from, section.approval
         path = f"section {node.key}"
-        own_parts = [section.title, section.literal, given, rules, code(section.approval)]
-        parts[path] = digest(parts.get(path), own_parts)
+        described = [parts.get(path), section.title, section.literal]
+        parts[path] = digest(*described, given, code(*rules, *own))
         for tool in node.tools:
             contract = [tool.name, tool.description, tool.params_schema(), tool.effect]
             parts[f"tool {tool.name}"] = digest(contract, code(tool.handler, tool.approval))
