@@ -5,7 +5,7 @@ from _thread import allocate_lock
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from itertools import chain
 from math import inf
 from typing import Literal, Self
@@ -135,6 +135,10 @@ class RunUsage:
     known_cost: float = 0.0
     unpriced: Mapping[str, int] = field(default_factory=lambda: _ALL_PRICED, hash=False)
 
+    def __post_init__(self) -> None:
+        if self.unpriced:
+            object.__setattr__(self, "unpriced", _shared(tuple(self.unpriced.items())))
+
     def __add__(self, other: "RunUsage") -> "RunUsage":
         paid = [part for part in (self, other) if part.calls]
         known = sum([part.cost or part.known_cost for part in paid], 0.0)
@@ -147,6 +151,11 @@ class RunUsage:
             0.0 if is_known else known,
             _joined(self.unpriced, other.unpriced),
         )
+
+
+@lru_cache(maxsize=1_024)
+def _shared(counts: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    return dict(counts)  # one for all runs that are alike
 
 
 def _joined(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:
@@ -357,8 +366,9 @@ class Meter:
 
         Raises `ValueError` for a cost that cannot be one.
         """
+        check_price(cost, model)
         unpriced = _ALL_PRICED if cost is not None else {model: 1}
-        _count((self, *self.above), tokens, calls, tool_calls, cost, unpriced, model)
+        _count((self, *self.above), tokens, cost, unpriced, calls=calls, tool_calls=tool_calls)
 
     def load(self, usage: RunUsage, model: str) -> None:
         """Counts usage that the meters above have already counted, such as a recorded run's."""
@@ -370,22 +380,23 @@ class Meter:
 
 
 def _count_run(meters: tuple[Meter, ...], usage: RunUsage, model: str) -> None:
+    check_price(usage.cost, model)
     cost, unpriced = usage.cost or usage.known_cost, usage.unpriced
     if usage.cost is None and usage.calls:
         unpriced = unpriced or {model: usage.calls}
-    _count(meters, usage.usage, usage.calls, usage.tool_calls, cost, unpriced, model)
+    calls, tool_calls = usage.calls, usage.tool_calls
+    _count(meters, usage.usage, cost, unpriced, calls=calls, tool_calls=tool_calls)
 
 
 def _count(
     meters: tuple[Meter, ...],
     tokens: TokenUsage,
-    calls: int,
-    tool_calls: int,
     cost: float | None,
     unpriced: Mapping[str, int],
-    model: str,
+    *,
+    calls: int,
+    tool_calls: int,
 ) -> None:
-    check_price(cost, model)
     with _counting:
         for meter in meters:
             meter.tokens += tokens

@@ -18,7 +18,7 @@ from weakincentives.errors import SerdeError
 from weakincentives.evals.cases import Case
 from weakincentives.evals.evaluators import called, contains, equals
 from weakincentives.evals.judges import Judged, PassOrFail, Verdict, judge
-from weakincentives.evals.keys import digest, key_of
+from weakincentives.evals.keys import case_digests, digest, key_of, prompt_parts
 from weakincentives.evals.scores import EvalRun, Evaluator, Scale
 from weakincentives.model_settings import ModelSettings
 from weakincentives.prompt import (
@@ -422,3 +422,73 @@ def test_digest_of_an_object_that_is_not_a_value_is_an_error() -> None:
     with pytest.raises(SerdeError):
         digest([object()])
     assert key(partial(limited, limit=object()))
+
+
+TOOL = """
+from dataclasses import dataclass
+from enum import Enum
+LIMIT = 5
+SEEN = []
+class Level(Enum):
+    LOW = 40
+@dataclass(frozen=True)
+class Rule:
+    word: str = "tea"
+    def fits(self, text):
+        return self.word in text
+class Store:
+    rows = [60]
+STORE = Store()
+RULE = Rule("milk")
+def helper(text):
+    return len(text) < LIMIT
+def find(text: str) -> bool:
+    '''Finds a text.'''
+    SEEN.append(text)
+    return helper(text) and RULE.fits(text) and bool(Level.LOW) and text not in STORE.rows
+"""
+
+
+def tool_key(source: str, tmp_path: Path) -> str:
+    section = MarkdownSection(
+        title="Task", key="task", template="Go.", tools=[module(source, tmp_path)["find"]]
+    )
+    return prompt_parts(Prompt(PromptTemplate(ns="tests", key="tool", sections=[section])))[
+        "tool find"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LIMIT = 5", "LIMIT = 6"),
+        ("LOW = 40", "LOW = 41"),
+        ('Rule("milk")', 'Rule("tea")'),
+        ("self.word in text", "self.word not in text"),
+        ("len(text) < ", "len(text) <= "),
+    ],
+)
+def test_key_of_a_tool_changes_with_its_module_but_not_with_what_a_run_can_change(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    assert TOOL.count(old) == 1
+    first = tool_key(TOOL, tmp_path)
+    assert tool_key(TOOL.replace(old, new), tmp_path) != first
+    same = TOOL.replace("SEEN = []", "SEEN = [1]").replace("[60]", "[61]")
+    assert tool_key(same.replace("def find", "# a comment\ndef find"), tmp_path) == first
+
+
+@dataclass
+class Stock:
+    counts: dict[str, int]
+
+
+def test_key_does_not_change_with_the_order_of_mappings_that_no_template_shows() -> None:
+    one, other = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}
+    assert digest(ModelSettings(extra=one)) == digest(ModelSettings(extra=other))
+    counts = [{"a": 1, "b": 2}, {"b": 2, "a": 1}]
+    states = [Case(id="1", state=(Stock(it),), expected=it, metadata={**it}) for it in counts]
+    assert case_digests(states[0]) == case_digests(states[1])
+    params = [Case(id="1", params=(Stock(it),)) for it in counts]
+    assert case_digests(params[0]) != case_digests(params[1])
+    assert digest({"a": 1}) != digest({"a": 2})

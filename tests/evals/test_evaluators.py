@@ -61,7 +61,7 @@ def run_of(
 
 
 def scores_of(one: Evaluator, run: EvalRun[Any], case: Case = Case(id="1")) -> Scores:  # noqa: B008 - a value
-    return asyncio.run(score(case, run, [one]))
+    return asyncio.run(score(case, run, one))
 
 
 def value_of(one: Evaluator, run: EvalRun[Any], case: Case = Case(id="1")) -> Value:  # noqa: B008 - a value

@@ -53,7 +53,8 @@ def run_of(text: str) -> EvalRun[Any]:
 
 
 def scored(one: Evaluator, adapter: ScriptedAdapter, text: str = "42", case: Case = CASE) -> Scores:
-    return asyncio.run(score(case, run_of(text), check_evaluators([one]), ask_with(adapter)))
+    (checked,) = check_evaluators([one])
+    return asyncio.run(score(case, run_of(text), checked, ask_with(adapter)))
 
 
 def template(text: str = "Output: $output", **options: Any) -> PromptTemplate[Verdict]:
@@ -158,7 +159,7 @@ def test_runs_that_are_judged_at_the_same_time_do_not_share_params() -> None:
         return EvalRun(output=Verdict("", text[-5]), text=text, session=Session())
 
     async def main() -> list[Scores]:
-        runs = [score(CASE, run_of(text), [one], ask) for text in "xy"]
+        runs = [score(CASE, run_of(text), one, ask) for text in "xy"]
         return await asyncio.gather(*runs)
 
     assert [scores.values for scores in asyncio.run(main())] == [{"judge": "x"}, {"judge": "y"}]

@@ -39,7 +39,7 @@ def test_verdicts_and_score_errors_are_the_same_with_real_sdks(
     with ScriptedServer(*steps) as server:
         adapter = sdk_adapter(api, server.url, api_key="test-key")
         run: EvalRun = EvalRun(output=None, text="42", session=Session())
-        scores = asyncio.run(score(case, run, [judge("It is right.")], ask))
+        scores = asyncio.run(score(case, run, judge("It is right."), ask))
     if isinstance(expected, bool):
         assert scores.values == {"judge": expected}
     else:

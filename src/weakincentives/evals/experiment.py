@@ -28,7 +28,7 @@ from ..signatures import check_names, is_coroutine_function
 from .cases import Case, Dataset
 from .durable_target import DurableTarget
 from .explanations import Explanations
-from .keys import case_digests, digest, halves, key_of, prompt_parts, variant_parts
+from .keys import case_digests, digest, key_of, prompt_parts, variant_parts
 from .options import EvaluateOptions, Progress, Target, Variant, checked_budget, known_prices
 from .pacing import Ledger, Pace, PacedAdapter
 from .performed_runs import Performed, Performer, Task, apart
@@ -291,9 +291,10 @@ class _Evaluation:
 
         async def work() -> None:
             for job in jobs:
-                results[job] = result = await self._perform(job)
+                arm, case, repeat = self._job(job)
+                results[job] = result = await self._perform(arm, case, repeat)
                 if result.outcome != "unrun":
-                    self._report(result, self._job(job)[0].name)
+                    self._report(result, arm.name)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -305,27 +306,21 @@ class _Evaluation:
             raise RuntimeError("runs were cancelled; start the experiment again to continue it")
         return self._experiment([result for result in results if result is not None])
 
-    def _job(self, number: int) -> tuple[PreparedVariant, int, int]:
+    def _job(self, number: int) -> tuple[PreparedVariant, Case, int]:
         """Returns the variant, the case and the repeat of a job; variants take turns."""
         number, arm = divmod(number, len(self._arms))
         repeat, case = divmod(number, len(self._dataset))
-        return self._arms[arm], case, repeat
+        return self._arms[arm], self._dataset[case], repeat
 
-    async def _perform(self, number: int) -> RunResult:
-        arm, index, repeat = self._job(number)
-        case = self._dataset[index]
-        given, judged = halves(self._cases[case.id].digest)
+    async def _perform(self, arm: PreparedVariant, case: Case, repeat: int) -> RunResult:
+        both = self._cases[case.id].digest
+        given, judged = both[: len(both) // 2], both[len(both) // 2 :]
         prompt, variant = arm.prompt(case)
         key = digest(variant, case.id, given, str(repeat))
-        description = {
-            "case": case.id,
-            "repeat": repeat,
-            "variant": arm.name,
-            "digests": [variant, given],
-        }
+        own = {"case": case.id, "repeat": repeat, "variant": arm.name}
         task = Task(
             key=key,
-            description=description,
+            description={**own, "digests": [variant, given]},
             prompt=prompt,
             adapter=arm.adapter,
             case=case,
@@ -338,30 +333,22 @@ class _Evaluation:
         if self._is_over():
             return RunResult(case=case.id, repeat=repeat, outcome="unrun", key=key, error=_OVER)
         try:
-            return await self._performed(task, arm, repeat, (variant, given), judged)
+            return await self._performed(task, repeat, judged)
         except BaseException as raised:  # such as a file that cannot be written
             error = as_exception(raised)
             text = mask_secrets("".join(format_exception(error)))[-_MAX_ERROR:]
             self._failures += 1
             return RunResult(case=case.id, repeat=repeat, outcome="failed", key=key, error=text)
 
-    async def _performed(
-        self,
-        task: Task,
-        arm: PreparedVariant,
-        repeat: int,
-        digests: tuple[str, str],
-        judged: str,
-    ) -> RunResult:
-        case = task.case
+    async def _performed(self, task: Task, repeat: int, judged: str) -> RunResult:
         async with self._performer.performing(task) as performed:
             if self._explanations is not None and not performed.is_reused:
-                self._explanations.add(arm.name, case.id, repeat, digests)
+                self._explanations.add(task.description)
             scores, judges = await self._scores(task, judged, performed)
             self._reused += performed.is_reused
             self._failures += performed.outcome != "answered"
             result = RunResult(
-                case=case.id,
+                case=task.case.id,
                 repeat=repeat,
                 outcome=performed.outcome,
                 key=task.key,
@@ -374,8 +361,7 @@ class _Evaluation:
                 seconds=performed.seconds,
             )
             if (on_run := self._options.get("on_run")) is not None:
-                async with self._performer.restored(task, performed) as run:
-                    on_run(result, run)
+                on_run(result, await self._performer.restored(task, performed))
             return result
 
     def _timeout(self) -> float | None:
@@ -405,7 +391,7 @@ class _Evaluation:
             return scores, judges
         missing: list[tuple[str, Evaluator]] = []
         for one in self._evaluators:
-            key = digest(self._keys[one.name], judged)
+            key = f"{self._keys[one.name]}{judged}"
             if (line := performed.stored.get(key)) is None:
                 missing.append((key, one))
             else:
@@ -416,20 +402,20 @@ class _Evaluation:
         if not missing:
             return scores, judges
         lines: dict[str, Line] = {}
-        async with self._performer.restored(task, performed) as run:
-            for key, one in missing:
-                if performed.file is not None and one.name in self._slow:
-                    performed.file.write_end()  # it may take long
-                new, verdicts = await self._score(task.case, run, one)
-                usages = {name: verdict.usage for name, verdict in verdicts.items()}
-                judges = self._count(judges, usages)
-                self._add(one, new, scores)
-                if new.errors:
-                    self._forget(verdicts)
-                else:
-                    lines[key] = _line(one, new, usages)
-            if performed.file is not None and lines:
-                performed.file.add_scores(lines)
+        run = await self._performer.restored(task, performed)
+        for key, one in missing:
+            if performed.file is not None and one.name in self._slow:
+                performed.file.write()  # its end, because scoring may take long
+            new, verdicts = await self._score(task.case, run, one)
+            usages = {name: verdict.usage for name, verdict in verdicts.items()}
+            judges = self._count(judges, usages)
+            self._add(one, new, scores)
+            if new.errors:
+                self._forget(verdicts)
+            else:
+                lines[key] = _line(one, new, usages)
+        if performed.file is not None and lines:
+            performed.file.add_scores(lines)
         return scores, judges
 
     async def _score(
@@ -450,16 +436,14 @@ class _Evaluation:
                 adapter=judge,
                 case=replace(params, params=()),
             )
-            async with (
-                self._judging.performing(task) as performed,
-                self._judging.restored(task, performed) as answer,
-            ):
+            async with self._judging.performing(task) as performed:
+                answer = await self._judging.restored(task, performed)
                 verdicts[key] = performed
                 if answer.error is not None:
                     raise answer.error
                 return answer
 
-        return await score(*apart(case, run), [one], ask, self._kinds), verdicts
+        return await score(*apart(case, run), one, ask, self._kinds), verdicts
 
     def _forget(self, verdicts: Mapping[str, Performed]) -> None:
         """Removes verdicts that are score errors, but keeps those that others caused."""
@@ -490,7 +474,8 @@ class _Evaluation:
         scores.reasons |= new.reasons
         scores.errors |= new.errors
         for name in (*new.values, *new.errors):
-            if name not in self._infos or name in new.scales:
+            known = self._infos.get(name)
+            if known is None or known.scale is not new.scales.get(name, known.scale):
                 self._infos[name] = self._info(one, new.scales.get(name, one.scale))
 
     def _info(self, one: Evaluator, scale: Scale) -> EvaluatorInfo:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..atomic_writes import replacing
 
@@ -38,11 +39,11 @@ class Explanations:
                 run = json.loads(file.readline())["run"]
                 self._before[run["variant"], run["case"], run["repeat"]] = run["digests"]
 
-    def add(self, name: str, case: str, repeat: int, digests: Sequence[str]) -> None:
-        """Adds a run that had to be performed."""
-        before = self._before.get((name, case, repeat))
-        if before is not None and list(before) != list(digests):
-            self._counts[name, self._reason(before, digests)] += 1
+    def add(self, run: Mapping[str, Any]) -> None:
+        """Adds a run that had to be performed, by the first line of its file."""
+        before = self._before.get((run["variant"], run["case"], run["repeat"]))
+        if before is not None and before != run["digests"]:
+            self._counts[run["variant"], self._reason(before, run["digests"])] += 1
 
     def _reason(self, before: Sequence[str], now: Sequence[str]) -> str:
         parts = [*self._changed(before[0], now[0])]

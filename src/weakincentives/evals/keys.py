@@ -1,9 +1,10 @@
 """The keys of runs and scores: a digest of everything that can change them, and of nothing else.
 
-A function is described by its source, its defaults, the arguments of a `partial`, its closure, and
+A function is described by its code, its defaults, the arguments of a `partial`, its closure, and
 whatever it uses from its own module: functions, classes, and the values of variables. An object is
 described by its fields, and by its class if that is in a module of a described function. Functions
-and classes of other modules are not followed.
+and classes of other modules are not followed. Of the values that a prompt's functions use, only
+those that a run cannot change are described, and of all others the type.
 """
 
 import ast
@@ -11,14 +12,16 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from functools import lru_cache, partial
 from hashlib import sha256
 from secrets import token_hex
 from textwrap import dedent
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Literal
 
 from .. import serde
 from ..content import to_content
@@ -38,7 +41,6 @@ from .scores import Evaluator, JudgeModel
 __all__ = [
     "case_digests",
     "digest",
-    "halves",
     "key_of",
     "names_of_fields",
     "prompt_parts",
@@ -47,6 +49,8 @@ __all__ = [
 
 type Parts = dict[str, str]
 """Digests by name; their names say what has changed."""
+
+type _Purpose = Literal["values", "params", "evaluator", "prompt"]
 
 _NOT_OF_ANSWERS = ("deadline", "budget", "prices", "settings", "supports_dynamic_tools")
 _PLAIN = frozenset([str, int, float, bool, type(None)])
@@ -58,8 +62,6 @@ def digest(*values: object) -> str:
 
     Raises `SerdeError` for an object that is not a value.
     """
-    if all(isinstance(value, str) for value in values):  # most are
-        return _digest(values)
     return _Description().digest(values)
 
 
@@ -73,16 +75,12 @@ def names_of_fields(kind: AnyType) -> tuple[str, ...]:
     return tuple([item.name for item in fields(kind)])
 
 
-def halves(digests: str) -> tuple[str, str]:
-    """Returns the two digests that were joined in one text."""
-    return digests[: len(digests) // 2], digests[len(digests) // 2 :]
-
-
 def case_digests(case: Case) -> tuple[str, str]:
     """Returns the digest of a case's input, and one of what only evaluators read."""
     message = None if case.message is None else sendable_content(to_content(case.message))
-    given = digest(message, case.params, case.state, sorted(case.files.items()))
-    return given, digest(case.expected, sorted(case.metadata.items()))
+    given = _Description().of([message, case.state, sorted(case.files.items())])
+    params = _Description("params").of(case.params)
+    return _digest([given, params]), digest(case.expected, case.metadata)
 
 
 def key_of(evaluator: Evaluator, model: JudgeModel = None) -> str:
@@ -97,13 +95,17 @@ def key_of(evaluator: Evaluator, model: JudgeModel = None) -> str:
     if evaluator.is_judge:
         parts.append(model if evaluator.model is None else evaluator.model)
     try:
-        return _Description(is_lenient=True).digest(parts)[:16]
+        return _Description("evaluator").digest(parts)[:16]
     except RecursionError:
         return token_hex(8)
 
 
-def prompt_parts(prompt: AnyPrompt) -> Parts:
+def prompt_parts(prompt: AnyPrompt, within: "_Description | None" = None) -> Parts:
     """Returns the digests of a prompt's sections, tools and output, with its overrides."""
+
+    def code(*values: object) -> str:
+        return (within or _Description("prompt")).digest(values)
+
     template, descriptor = prompt.template, prompt.descriptor
     stored = prompt.overrides
     texts: dict[str, list[object]] = {}
@@ -113,66 +115,24 @@ def prompt_parts(prompt: AnyPrompt) -> Parts:
     parts = {f"section {path}": digest(path, items) for path, items in texts.items()}
     for node in template.registry.sections:
         section = node.section
-        rules: list[AnyValue] = [section.enabled, section.visibility, section.params_from]
-        code = type(section).render_body, type(section).render_summary
-        rules += [it for it in code if not it.__module__.startswith(_LIBRARY)]
-        given = _Description(is_lenient=True).digest(section.default_params)
+        methods: list[AnyValue] = [type(section).render_body, type(section).render_summary]
+        own = [it for it in methods if not it.__module__.startswith(_LIBRARY)]
+        given = _Description("evaluator").digest([section.default_params])
+        rules = section.enabled, section.visibility, section.params_from, section.approval
         path = f"section {node.key}"
-        own = [section.title, section.literal, given, *map(_code, (*rules, section.approval))]
-        parts[path] = digest(parts.get(path), own)
+        described = [parts.get(path), section.title, section.literal]
+        parts[path] = digest(*described, given, code(*rules, *own))
         for tool in node.tools:
             contract = [tool.name, tool.description, tool.params_schema(), tool.effect]
-            parts[f"tool {tool.name}"] = digest(contract, _code(tool.handler), _code(tool.approval))
+            parts[f"tool {tool.name}"] = digest(contract, code(tool.handler, tool.approval))
     output = template.structured_output
     schema = None if output is None else serde.json_schema(output.output_type)
     parts["output"] = digest(schema, prompt.output_type)
     parts["prompt"] = digest(
         *(descriptor.ns, descriptor.key, [section.path for section in descriptor.sections]),
-        *(template.disclosure.name, template.closable, _code(template.accept)),
+        *(template.disclosure.name, template.closable, code(template.accept)),
     )
     return parts
-
-
-def _code(value: AnyValue) -> object:
-    """Returns a function's source without comments, and the fixed values that it is bound to.
-
-    For a nested prompt, returns its parts, and for other objects their fixed values.
-    """
-    if isinstance(value, FunctionHandler):
-        value = value.function
-    if isinstance(value, PromptHandler):
-        template: AnyValue = value.template
-        model: AnyValue = value.adapter
-        is_known = isinstance(model, ConnectingAdapter)
-        parts = prompt_parts(Prompt(template))
-        return [parts, variant_parts(model) if is_known else _fixed(model)]
-    if isinstance(value, partial):
-        return [_code(value.func), *map(_fixed, (value.args, *sorted(value.keywords.items())))]
-    function = inspect.unwrap(value) if callable(value) else value
-    owner = getattr(function, "__self__", None)
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType):
-        call: AnyValue = type(value).__call__ if callable(value) else None
-        own = [_code(call)] if isinstance(call, FunctionType) else []
-        return [getattr(value, "name", type(value).__qualname__), _fixed(value), *own]
-    closure = inspect.getclosurevars(function).nonlocals
-    bound = [owner, function.__defaults__, *sorted(closure.items())]
-    source: object = function.__code__
-    with suppress(OSError, TypeError, SyntaxError):  # such as a lambda inside a call
-        source = ast.dump(ast.parse(dedent(inspect.getsource(function))))
-    return [source, *map(_fixed, bound)]
-
-
-def _fixed(value: AnyValue) -> object:
-    """Returns a value that nothing can change during a run, or only the type of another one."""
-    kind: AnyType = type(value)
-    if kind in _PLAIN or kind is bytes:
-        return value
-    if kind is tuple:
-        return [_fixed(item) for item in value]
-    params: AnyValue = getattr(kind, "__dataclass_params__", None)
-    names = names_of_fields(kind) if params is not None and params.frozen else ()
-    return [kind.__qualname__, *[_fixed(getattr(value, name, None)) for name in names]]
 
 
 def variant_parts(
@@ -200,14 +160,19 @@ def variant_parts(
 
 @dataclass(slots=True)
 class _Description:
-    """Describes values as JSON; an object is replaced by its digest, so that it can be shared."""
+    """Describes values as JSON; an object is replaced by its digest, so that it can be shared.
 
-    is_lenient: bool = False
+    Objects that are not values raise `SerdeError` among `"values"` and `"params"`, whose mappings
+    keep their order, because a template can show it; elsewhere, their type describes them. So it
+    does for everything in a `"prompt"` that can change during a run.
+    """
+
+    purpose: _Purpose = "values"
     modules: set[str] = field(default_factory=set[str])  # those of described functions
     known: dict[int, tuple[object, str]] = field(default_factory=dict[int, tuple[object, str]])
 
-    def digest(self, value: object) -> str:
-        return _digest(self.of(value))
+    def digest(self, values: Iterable[object]) -> str:
+        return _digest([self.of(value) for value in values])
 
     def of(self, value: AnyValue) -> AnyJson:
         if type(value) in _PLAIN:
@@ -218,92 +183,117 @@ class _Description:
             case bytes():
                 return sha256(value).hexdigest()
             case re.Pattern():
-                return [value.pattern, value.flags]
+                return [self.of(value.pattern), value.flags]
+            case list() | set() | Mapping() if self.purpose == "prompt":
+                return type(value).__qualname__
             case list() | tuple():
                 return [self.of(item) for item in value]
             case set() | frozenset():
                 return sorted(json.dumps(self.of(item)) for item in value)
             case Mapping():
-                return {"items": [[self.of(key), self.of(item)] for key, item in value.items()]}
+                items = [[self.of(key), self.of(item)] for key, item in value.items()]
+                if self.purpose == "values":
+                    items.sort(key=json.dumps)
+                return {"items": items}
             case _:
                 return self._object(value)
 
     def _object(self, value: object) -> str:
         if id(value) not in self.known:
             self.known[id(value)] = value, "itself"
+            is_strict = self.purpose in ("values", "params")
             function = value if isinstance(value, FunctionType) else type(value).__call__
-            if self.is_lenient and isinstance(function, FunctionType):
+            if isinstance(function, FunctionType) and not is_strict:
                 module = f"{function.__module__}"
                 self.modules |= set() if module.startswith(_LIBRARY) else {module}
             try:
                 parts = self._parts(value)
             except SerdeError:
-                if not self.is_lenient:
+                if is_strict:
                     raise
                 parts = [type(value).__qualname__]
             if type(value).__module__ in self.modules:
-                parts = [*parts, _state(value), type(value)]
+                state = None if self.purpose == "prompt" else _state(value)
+                parts = [*parts, state, type(value)]
             self.known[id(value)] = value, self.digest(parts)
         return self.known[id(value)][1]
 
     def _parts(self, value: AnyValue) -> Sequence[object]:
-        if isinstance(value, type) and value.__module__ in self.modules:
-            return _class(value)
-        inner = getattr(value, "__wrapped__", None)  # of a function with a cache
-        if isinstance(inner, FunctionType) and not isinstance(value, FunctionType):
-            return [inner]
-        return _parts(value)
+        """Returns what determines the behaviour of an object."""
+        match value:
+            case ModelSettings():
+                return [digest(_given(value))]
+            case ConnectingAdapter():
+                return [digest(variant_parts(value))]
+            case FunctionHandler():
+                return [value.function]
+            case PromptHandler():
+                nested: AnyValue = value.template
+                return [digest(prompt_parts(Prompt(nested), self)), value.adapter]
+            case PromptTemplate() if self.purpose != "prompt":  # whose functions can use it
+                return [Prompt(value)]
+            case Prompt() if self.purpose != "prompt":
+                return [digest(prompt_parts(value)), value.settings, value.template.accept]
+            case type() if value.__module__ in self.modules:
+                return _class(value)
+            case _:
+                return _code(value) or self._fields(value)
 
-
-def _parts(value: AnyValue) -> Sequence[object]:
-    """Returns what determines the behaviour of an object."""
-    kind: AnyType = type(value)
-    match value:
-        case ModelSettings():
-            return [_given(value)]
-        case ConnectingAdapter():
-            return [variant_parts(value)]
-        case PromptTemplate():
-            return [Prompt(value)]
-        case Prompt():
-            return [prompt_parts(value), value.settings, value.template.accept]
-        case partial():
-            return [value.func, value.args, value.keywords]
-        case MethodType():
-            return [value.__func__, value.__self__]
-        case FunctionType():
-            return _function(value)
-        case CodeType():
-            return [value.co_code, value.co_names, value.co_consts]
-        case _ if hasattr(value, "__qualname__"):
-            return [f"{getattr(value, '__module__', '')}.{value.__qualname__}"]
-        case _ if is_dataclass(value):
-            state = {name: getattr(value, name) for name in names_of_fields(kind)}
-            return [kind.__qualname__, state, callable(value) and kind.__call__]
-        case _ if callable(value):
-            return [kind.__qualname__, getattr(value, "__dict__", None), kind.__call__]
-        case _:
-            return [kind.__qualname__, serde.dump(value)]
+    def _fields(self, value: AnyValue) -> Sequence[object]:
+        kind: AnyType = type(value)
+        own = [kind.__qualname__, callable(value) and kind.__call__]
+        is_prompt = self.purpose == "prompt"
+        params: AnyValue = getattr(kind, "__dataclass_params__", None)
+        if params is not None and (params.frozen or not is_prompt):
+            return [*own, *[(it, getattr(value, it, None)) for it in names_of_fields(kind)]]
+        if isinstance(value, Enum):
+            return [*own, value.name, value.value]
+        if is_prompt:
+            return own
+        return [*own, getattr(value, "__dict__", None) if callable(value) else serde.dump(value)]
 
 
 def _given(settings: ModelSettings) -> dict[str, object]:
     return {name: getattr(settings, name) for name in sorted(settings.given - {"timeout"})}
 
 
+def _code(value: AnyValue) -> Sequence[object]:
+    """Describes code; returns nothing for anything else."""
+    match value:
+        case partial():
+            return [value.func, value.args, _items(value.keywords)]
+        case MethodType():
+            return [value.__func__, value.__self__]
+        case FunctionType():
+            return _function(value)
+        case CodeType():
+            return [value.co_code, value.co_names, value.co_consts]
+        case _ if isinstance(inner := getattr(value, "__wrapped__", None), FunctionType):
+            return [inner]  # of a function with a cache
+        case _ if hasattr(value, "__qualname__"):
+            return [f"{getattr(value, '__module__', '')}.{value.__qualname__}"]
+        case _:
+            return ()
+
+
 def _function(function: FunctionType) -> Sequence[object]:
     """Describes a function; one of this library only by its name, so that releases may edit it."""
     closure = inspect.getclosurevars(function).nonlocals
-    bound = [function.__defaults__, function.__kwdefaults__, closure]
+    bound = [function.__defaults__, _items(function.__kwdefaults__ or {}), _items(closure)]
     if f"{function.__module__}".startswith(_LIBRARY):
         return [function.__module__, function.__qualname__, *bound]
     code = function.__code__
     source: object = code
     if function.__name__ != "<lambda>":  # whose source may lack lines
-        with suppress(OSError, TypeError):  # the source of code in a shell is not available
-            source = inspect.getsource(code)
+        with suppress(OSError, TypeError, SyntaxError):  # code in a shell has no source
+            source = ast.dump(ast.parse(dedent(inspect.getsource(code))))
     given, module = function.__globals__, function.__module__
     used = {name: given[name] for name in _names(code) if name in given}
-    return [source, *bound, {name: it for name, it in used.items() if _is_followed(it, module)}]
+    return [source, *bound, *[it for it in used.items() if _is_followed(it[1], module)]]
+
+
+def _items(values: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(sorted(values.items()))
 
 
 def _is_followed(value: AnyValue, module: str) -> bool:
@@ -321,12 +311,12 @@ def _class(kind: AnyType) -> Sequence[object]:
     for name, value in vars(kind).items():
         inner = getattr(value, "__func__", getattr(value, "fget", getattr(value, "func", value)))
         if isinstance(inner, FunctionType) and not _is_generated(kind, name, inner):
-            members[name] = [type(value).__qualname__, inner]
+            members[name] = type(value).__qualname__, inner
         elif not name.startswith("__") and not isinstance(value, MemberDescriptorType):
             members[name] = value
     items: AnyValue = getattr(kind, "__dataclass_fields__", {}).values()
     defaults = [(item.name, item.default, item.default_factory) for item in items]
-    return [kind.__qualname__, kind.__bases__, members, defaults]
+    return [kind.__qualname__, kind.__bases__, *members.items(), *defaults]
 
 
 def _is_generated(kind: AnyType, name: str, method: FunctionType) -> bool:

@@ -162,14 +162,6 @@ class Pace:
             self.limit = 1
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One request until it is answered: how often it failed, and the pauses it was asked for."""
-
-    failures: int = 0
-    pauses: float = 0.0  # seconds
-
-
 class PacedAdapter(LoopAdapter):
     """An adapter whose requests keep an experiment's budget and pace.
 
@@ -229,12 +221,17 @@ class PacedAdapter(LoopAdapter):
 
 
 class _PacedConnection(Connection):
-    """The requests of one evaluation; the size of the last one is the estimate for the next."""
+    """The requests of one evaluation; the size of the last one is the estimate for the next.
+
+    Each request is sent until it is answered, unless it fails too often or is to wait for too long.
+    """
 
     def __init__(self, adapter: PacedAdapter, inner: Connection, size: int) -> None:
         self._adapter, self._inner = adapter, inner
         self.provider_tools = inner.provider_tools
         self._expected = TokenUsage(size, adapter.largest or _OUTPUT_TOKENS)
+        self._reserved = _NOTHING
+        self._failures, self._pauses = 0, 0.0  # of this request, and the seconds of its pauses
 
     def target(self) -> tuple[str, str]:
         return self._inner.target()
@@ -253,27 +250,24 @@ class _PacedConnection(Connection):
 
     def _estimate(self) -> RunUsage:
         adapter = self._adapter
-        if adapter.ledger.budget is None:
-            return _NOTHING
         model = self.target()[1] or adapter.model
         cost = adapter.prices(self._expected, model) if adapter.prices else None
         return RunUsage(self._expected, calls=1, cost=cost)
 
-    def _wait(self) -> Iterator[float | RunUsage]:
-        """Yields the seconds to wait, and the estimate once the request may be sent."""
-        pace, ledger, estimate = self._adapter.pace, self._adapter.ledger, self._estimate()
+    def _wait(self) -> Iterator[float]:
+        """Yields the seconds to wait until the request may be sent."""
+        pace, ledger = self._adapter.pace, self._adapter.ledger
+        self._reserved = estimate = _NOTHING if ledger.budget is None else self._estimate()
         while True:
             seconds = pace.enter()
             if not seconds:
                 try:
-                    is_reserved = ledger.reserve(estimate)
+                    if ledger.reserve(estimate):
+                        return
                 except BudgetExceededError as error:
                     pace.leave(answered=False)
                     REFUSALS.get([]).append(error)
                     raise
-                if is_reserved:
-                    yield estimate
-                    return
                 pace.leave(answered=False)
             elif seconds > self._adapter.max_wait:
                 raise ThrottleError(
@@ -287,13 +281,14 @@ class _PacedConnection(Connection):
                 self._adapter.on_wait(seconds)
             yield min(seconds or _POLL, _POLL)
 
-    def _end(self, estimate: RunUsage, answer: Piece | None) -> None:
+    def _end(self, answer: Piece | None) -> None:
         """Counts a request that has ended, and its answer."""
         adapter = self._adapter
         adapter.pace.leave(answered=isinstance(answer, AssistantMessage))
         try:
             if isinstance(answer, AssistantMessage):
-                tokens, model = answer.usage, self.target()[1] or answer.model or adapter.model
+                tokens, connected = answer.usage, self._inner.target()[1]
+                model = connected or answer.model or adapter.model
                 cost = adapter.prices(tokens, model) if adapter.prices else None
                 requested = len(answer.tool_calls)
                 adapter.meter.add(tokens, calls=1, tool_calls=requested, cost=cost, model=model)
@@ -302,21 +297,21 @@ class _PacedConnection(Connection):
                     self._expected = TokenUsage(size, max(tokens.output_tokens, 1))
                     adapter.largest = max(adapter.largest, tokens.output_tokens)
         finally:  # even if `prices` raises
-            adapter.ledger.release(estimate)
+            adapter.ledger.release(self._reserved)
 
-    def _is_sent_again(self, error: BaseException, attempt: _Attempt) -> bool:
+    def _is_sent_again(self, error: BaseException) -> bool:
         """Returns whether a request that failed is sent again, after a pause if it is asked for."""
-        attempt.failures += 1
-        if not isinstance(error, ThrottleError):
-            code = error.code if isinstance(error, PromptEvaluationError) else ""
-            return attempt.failures <= _RETRIES.get(code, 0)
-        factor, asked = 2 ** (attempt.failures - 1), error.retry_after
-        pause = _FIRST_PAUSE * factor
-        if asked is not None:
-            pause = max(asked.total_seconds(), _LEAST_PAUSE * factor)
-        self._adapter.pace.pause(pause)
-        attempt.pauses += pause
-        return attempt.pauses <= self._adapter.max_wait
+        self._failures += 1
+        if isinstance(error, ThrottleError):
+            factor, asked = 2 ** (self._failures - 1), error.retry_after
+            pause = _FIRST_PAUSE * factor
+            if asked is not None:
+                pause = max(asked.total_seconds(), _LEAST_PAUSE * factor)
+            self._adapter.pace.pause(pause)
+            self._pauses += pause
+            return self._pauses <= self._adapter.max_wait
+        code = error.code if isinstance(error, PromptEvaluationError) else ""
+        return self._failures <= _RETRIES.get(code, 0)
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         *_, answer = self._pieces(lambda: iter((self._inner.ask(request),)))
@@ -327,59 +322,53 @@ class _PacedConnection(Connection):
         return self._pieces(lambda: self._inner.ask_stream(request))
 
     def _pieces(self, ask: Callable[[], Iterator[Piece]]) -> Iterator[Piece]:
-        attempt = _Attempt()
+        self._failures, self._pauses = 0, 0.0
         while True:
-            estimate, piece = _NOTHING, None
-            for step in self._wait():
-                if isinstance(step, RunUsage):
-                    estimate = step
-                else:
-                    time.sleep(step)
+            piece = None
+            for seconds in self._wait():
+                time.sleep(seconds)
             try:
                 for piece in ask():
                     yield piece
                 return
             except BaseException as error:
-                if piece is not None or not self._is_sent_again(error, attempt):
+                if piece is not None or not self._is_sent_again(error):
                     raise
             finally:
-                self._end(estimate, piece)
+                self._end(piece)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        adapter, attempt = self._adapter, _Attempt()
+        adapter = self._adapter
+        self._failures, self._pauses = 0, 0.0
         while True:
-            estimate, answer = _NOTHING, None
+            answer = None
             if adapter.ledger.budget is not None or adapter.pace.enter():
-                estimate = await self._wait_async()
+                await self._wait_async()
             try:
                 answer = await self._inner.ask_async(request)
                 return answer
             except BaseException as error:
-                if not self._is_sent_again(error, attempt):
+                if not self._is_sent_again(error):
                     raise
             finally:
-                self._end(estimate, answer)
+                self._end(answer)
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[Piece]:
-        attempt = _Attempt()
+        self._failures, self._pauses = 0, 0.0
         while True:
-            estimate, piece = await self._wait_async(), None
+            piece = None
+            await self._wait_async()
             try:
                 async with aclosing(self._inner.ask_stream_async(request)) as stream:
                     async for piece in stream:
                         yield piece
                 return
             except BaseException as error:
-                if piece is not None or not self._is_sent_again(error, attempt):
+                if piece is not None or not self._is_sent_again(error):
                     raise
             finally:
-                self._end(estimate, piece)
+                self._end(piece)
 
-    async def _wait_async(self) -> RunUsage:
-        estimate = _NOTHING
-        for step in self._wait():
-            if isinstance(step, RunUsage):
-                estimate = step
-            else:
-                await asyncio.sleep(step)
-        return estimate
+    async def _wait_async(self) -> None:
+        for seconds in self._wait():
+            await asyncio.sleep(seconds)

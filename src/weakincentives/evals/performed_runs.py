@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,7 +60,7 @@ _FIXED = frozenset([str, int, float, bool, bytes, type(None)])
 _STORED = ("phase", "code", "provider", "status", "remedy")  # of an error, with its message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Task:
     """One run that is to be performed, by `workers` if there are any.
 
@@ -94,6 +94,7 @@ class Performed:
     stored: Mapping[str, Line] = field(default_factory=dict[str, Line])
     file: RunFile | None = None
     run: EvalRun[Any] | None = None
+    resources: AsyncExitStack | None = None  # of a run that was found, once it is restored
 
 
 class Performer:
@@ -139,7 +140,8 @@ class Performer:
                 if file.ended is not None:  # another process has performed and scored it
                     end = stored_end(path)
                 if end is not None:
-                    yield _reused(file, end)
+                    async with AsyncExitStack() as resources:
+                        yield _reused(file, end, resources)
                     return
                 async with task.prompt.resources:
                     yield await self._perform(task, file)
@@ -223,46 +225,43 @@ class Performer:
             error = as_exception(raised)
         return EndedRun(text=text, output=output, error=error, seconds=perf_counter() - started)
 
-    @asynccontextmanager
-    async def restored(self, task: Task, performed: Performed) -> AsyncGenerator[EvalRun[Any]]:
-        """Yields a run for evaluators, read from its file if it was not performed now."""
+    async def restored(self, task: Task, performed: Performed) -> EvalRun[Any]:
+        """Returns a run for evaluators, read from its file if it was not performed now."""
         if performed.run is not None:
-            yield performed.run
-            return
-        file = performed.file
+            return performed.run
+        file, resources = performed.file, performed.resources
         assert file is not None  # a reused run has a file
-        async with task.prompt.resources:
-            while not file.is_open:
-                try:
-                    file.open()
-                except BusyRun:  # another process scores it
-                    await asyncio.sleep(_POLL)
-            if file.ended is None:  # its file was damaged, so it has been performed again
-                again = await self._perform(task, file)
-                assert again.run is not None
-                performed.outcome, performed.error = again.outcome, again.error
-                performed.usage, performed.seconds = again.usage, again.seconds
-                performed.is_reused = False
-                yield again.run
-                return
-            session, sink = self._begin(task, file)
-            log = sink.load(LoggedRun())
-            apply_changes(session, file.left.get("state", {}), sink.types)
-            text: str = file.left.get("text", "")
-            declared = task.prompt.structured_output
-            is_answered = performed.outcome == "answered"
-            output = parse_output(text, declared)[0] if declared and is_answered else None
-            error = None if is_answered else _raised(performed.error, file.ended)
-            yield _to_run(
-                log,
-                session,
-                file.files,
-                text=text,
-                output=output,
-                usage=performed.usage,
-                seconds=performed.seconds,
-                error=error,
-            )
+        assert resources is not None
+        await resources.enter_async_context(task.prompt.resources)
+        while not file.is_open:
+            try:
+                file.open()
+            except BusyRun:  # another process scores it
+                await asyncio.sleep(_POLL)
+        if file.ended is None:  # its file was damaged, so it has been performed again
+            again = await self._perform(task, file)
+            assert again.run is not None
+            performed.outcome, performed.error = again.outcome, again.error
+            performed.usage, performed.seconds = again.usage, again.seconds
+            performed.is_reused, performed.run = False, again.run
+            return again.run
+        session, sink = self._begin(task, file)
+        log = sink.load(LoggedRun())
+        apply_changes(session, file.left.get("state", {}), sink.types)
+        text: str = file.left.get("text", "")
+        declared = task.prompt.structured_output
+        is_answered = performed.outcome == "answered"
+        performed.run = _to_run(
+            log,
+            session,
+            file.files,
+            text=text,
+            output=parse_output(text, declared)[0] if declared and is_answered else None,
+            usage=performed.usage,
+            seconds=performed.seconds,
+            error=None if is_answered else _raised(performed.error, file.ended),
+        )
+        return performed.run
 
     def _begin(self, task: Task, file: RunFile) -> tuple[Session, RunSink]:
         """Returns the session and the sink of a run, with the case's state and files."""
@@ -285,7 +284,7 @@ class Performer:
         return session, RunSink(file, task.key, "", session, types)
 
 
-def _reused(file: RunFile, end: StoredEnd) -> Performed:
+def _reused(file: RunFile, end: StoredEnd, resources: AsyncExitStack) -> Performed:
     ended = end.ended
     return Performed(
         outcome=ended["outcome"],
@@ -295,6 +294,7 @@ def _reused(file: RunFile, end: StoredEnd) -> Performed:
         is_reused=True,
         stored=end.scores,
         file=file,
+        resources=resources,
     )
 
 
@@ -368,25 +368,21 @@ def _to_run(
     calls: list[EvalCall] = []
     opened: dict[str, None] = {}
     for entry in log.entries:
-        match entry:
-            case LoggedCall() if entry.call.name != ACCEPT:
-                answer = entry.answer
-                calls.append(
-                    EvalCall(
-                        name=entry.call.name,
-                        arguments=_arguments(entry.call.arguments),
-                        text=answer.content,
-                        success=answer.success,
-                    )
+        if isinstance(entry, Rendered):
+            opened.update(dict.fromkeys(entry.section_keys))
+        elif isinstance(entry, LoggedCall) and entry.call.name != ACCEPT:
+            answer = entry.answer
+            calls.append(
+                EvalCall(
+                    name=entry.call.name,
+                    arguments=_arguments(entry.call.arguments),
+                    text=answer.content,
+                    success=answer.success,
                 )
-                if entry.sections is not None:
-                    shown = [section.path for section in entry.sections.shown]
-                    for path in (*shown, *entry.sections.opened):
-                        opened[".".join(path)] = None
-            case Rendered(section_keys=keys):
-                opened.update(dict.fromkeys(keys))
-            case _:
-                pass
+            )
+            if entry.sections is not None:
+                shown = [section.path for section in entry.sections.shown]
+                opened.update({".".join(path): None for path in (*shown, *entry.sections.opened)})
     return EvalRun(
         output=output,
         text=text,

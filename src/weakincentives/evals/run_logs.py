@@ -115,7 +115,7 @@ class RunFile:
     ended: Line | None = None
     files: VersionedFilesystem[Any] | None = None  # Any: entries of any filesystem
     _descriptor: int = -1
-    _end: str = ""  # written together with the scores
+    _unwritten: str = ""  # written together with whatever comes next
     _version: Any = None  # Any: the filesystem's version at the last entry
 
     @property
@@ -129,8 +129,7 @@ class RunFile:
     def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:
             try:
-                if self._end:
-                    self._write(self._end.encode())
+                self.write()
             finally:  # even if the disk is full; an open file would stay locked
                 os.close(self._descriptor)
                 self._descriptor = -1
@@ -186,10 +185,10 @@ class RunFile:
         if kept < len(data):
             os.ftruncate(self._descriptor, kept)
         elif data and not data.endswith(b"\n"):
-            self._write(b"\n")
+            self.write("\n")
         if not is_described:
             description = {"run": {"format": _FORMAT, **self.description}}
-            self._write(json.dumps(description).encode() + b"\n")
+            self._unwritten = f"{json.dumps(description)}\n"
         if not self.left:  # a line is missing, so the run ends once more
             self.ended = None
         if self.ended is None:
@@ -247,7 +246,7 @@ class RunFile:
             if self.files is not None and not path and not number:
                 text += self._file_changes()
             text += "}\n"
-        self._write(text.encode("utf-8", "surrogatepass"))
+        self.write(text)
 
     def _file_changes(self) -> str:
         """Returns the part of a line with the files that have changed since the last one."""
@@ -272,22 +271,20 @@ class RunFile:
     def clear(self) -> None:
         """Removes everything, so that the run begins again."""
         os.ftruncate(self._descriptor, 0)
+        self._unwritten = ""
 
     def end(self, left: Mapping[str, object], ended: Mapping[str, object]) -> None:
         """Stores what the run has left, and how it ended, together with its scores."""
-        self._end = f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n"
-
-    def write_end(self) -> None:
-        """Writes how the run ended without waiting for its scores, which take time."""
-        text, self._end = self._end, ""
-        self._write(text.encode())
+        self._unwritten += f"{json.dumps({'left': left})}\n{json.dumps({'ended': ended})}\n"
 
     def add_scores(self, scores: Mapping[str, Line]) -> None:
         """Stores scores, by the key of their evaluator."""
-        text, self._end = f"{self._end}{json.dumps({'scores': scores})}\n", ""
-        self._write(text.encode())
+        self.write(f"{json.dumps({'scores': scores})}\n")
 
-    def _write(self, data: bytes) -> None:
+    def write(self, text: str = "") -> None:
+        """Writes text after all that was not written yet, such as the end without its scores."""
+        data = f"{self._unwritten}{text}".encode("utf-8", "surrogatepass")
+        self._unwritten = ""
         while data:
             data = data[os.write(self._descriptor, data) :]
 

@@ -1,7 +1,6 @@
 """Calls evaluators on a run, and checks their scores: their values, bounds and kinds."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
 from pathlib import Path
@@ -23,7 +22,6 @@ from .scores import (
     Scale,
     Score,
     ScoreError,
-    ScoreResult,
     Value,
     evaluator,
 )
@@ -103,59 +101,42 @@ def check_evaluators(evaluators: Iterable[Evaluator | Callable[..., Judgement]])
 async def score(
     case: Case,
     run: EvalRun,
-    evaluators: Sequence[Evaluator],
+    one: Evaluator,
     ask: AskJudge | None = None,
     kinds: Kinds | None = None,
 ) -> Scores:
-    """Calls all evaluators on a run; an exception is the error of that evaluator's score.
+    """Calls an evaluator on a run; an exception is the error of its score.
 
-    Coroutines run at the same time. A plain function that blocks would keep other runs waiting, so
-    it should be a coroutine that awaits `asyncio.to_thread(…)`.
+    A plain function that blocks would keep other runs waiting, so it should be a coroutine that
+    awaits `asyncio.to_thread(…)`.
     """
     scores, kinds = Scores(), kinds or Kinds()
-
-    def add(name: str, result: AnyValue, scale: Scale) -> None:
-        given = result if isinstance(result, Score) else Score(result)
-        scale = given.scale or scale
+    if run.error is not None and not one.on_failure:
+        scores.reasons[one.name] = "not applicable: the run failed"
+        return scores
+    try:
+        result = one(case, run, ask) if one.is_judge and ask else one(case, run)
+        if isinstance(result, Awaitable):
+            result = await result
+    except BaseException as error:  # reported as the score's error
+        scores.errors[one.name] = _describe(as_exception(error))
+        return scores
+    parts: Mapping[str, AnyValue] = {one.name: result}
+    if isinstance(result, Mapping):
+        parts = {f"{one.name}.{key}": part for key, part in result.items()}
+    for name, part in parts.items():
+        given = part if isinstance(part, Score) else Score(part)
+        scale = given.scale or one.scale
         try:
             value = _checked(given.value, scale)
             kinds.check(name, value, case.id)
         except Exception as error:  # such as the `ValueError` of the text of a huge integer
             scores.errors[name] = _describe(error)
-            return
+            continue
         scores.values[name], scores.scales[name] = value, scale
         if given.reason:
             scores.reasons[name] = mask_secrets(plain_text(given.reason))
-
-    called = list[Evaluator]()
-    for one in evaluators:
-        if run.error is None or one.on_failure:
-            called.append(one)
-        else:
-            scores.reasons[one.name] = "not applicable: the run failed"
-    calls = [_result(one, case, run, ask) for one in called]
-    # a task costs more than most evaluators
-    results = await asyncio.gather(*calls) if len(calls) > 1 else [await call for call in calls]
-    for one, result in zip(called, results, strict=True):
-        match result:
-            case Exception():
-                scores.errors[one.name] = _describe(result)
-            case Mapping():
-                for key, part in result.items():
-                    add(f"{one.name}.{key}", part, one.scale)
-            case _:
-                add(one.name, result, one.scale)
     return scores
-
-
-async def _result(
-    one: Evaluator, case: Case, run: EvalRun, ask: AskJudge | None
-) -> ScoreResult | Exception:
-    try:
-        result = one(case, run, ask) if one.is_judge and ask else one(case, run)
-        return await result if isinstance(result, Awaitable) else result
-    except BaseException as error:  # reported as the score's error
-        return as_exception(error)
 
 
 def _checked(value: object, scale: Scale) -> Value:

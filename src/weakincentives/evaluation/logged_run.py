@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from hashlib import sha256
+from operator import attrgetter
 from typing import Annotated, Literal
 
 from .. import serde
@@ -51,7 +52,7 @@ __all__ = [
     "usage_of",
 ]
 
-_TOKENS = [item.name for item in fields(TokenUsage)]
+_tokens = attrgetter(*[item.name for item in fields(TokenUsage)])
 ACCEPT = "<accept>"
 """The name of the pseudo call that checks an answer; no tool can have this name."""
 
@@ -446,9 +447,8 @@ def usage_of(log: LoggedRun, model: str = "") -> RunUsage:
                 tool_calls += 1
             case _:
                 pass
-    counts = [[getattr(usage, name) for usage in usages] for name in _TOKENS]  # faster than adding
-    total = RunUsage(TokenUsage(*map(sum, counts)), len(usages), tool_calls)
-    cost = sum(known, 0.0)
+    tokens = map(sum, zip(*map(_tokens, usages), strict=True))  # faster than adding
+    total, cost = RunUsage(TokenUsage(*tokens), len(usages), tool_calls), sum(known, 0.0)
     if unpriced:
         total = replace(total, known_cost=cost, unpriced=unpriced)
     elif known:
