@@ -492,3 +492,12 @@ def test_key_does_not_change_with_the_order_of_mappings_that_no_template_shows()
     params = [Case(id="1", params=(Stock(it),)) for it in counts]
     assert case_digests(params[0]) != case_digests(params[1])
     assert digest({"a": 1}) != digest({"a": 2})
+
+
+def test_key_is_the_same_with_each_version_of_python_and_formatting() -> None:
+    def check(case: Case, run: EvalRun) -> bool:
+        # a baseline that another Python has written stays comparable
+        found = [f"{word!r:>{len(word)}} {word + 'x'}" for word in run.text.split() if word]
+        return bool(found) and all(word for word in found)
+
+    assert key_of(Evaluator(function=check, name="it")) == "dff731291b71e9c9"

@@ -7,7 +7,6 @@ and classes of other modules are not followed. Of the values that a prompt's fun
 those that a run cannot change are described, and of all others the type.
 """
 
-import ast
 import inspect
 import json
 import os
@@ -18,8 +17,10 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from hashlib import sha256
+from io import StringIO
 from secrets import token_hex
 from textwrap import dedent
+from tokenize import COMMENT, NL, TokenError, generate_tokens
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Literal
 
@@ -285,8 +286,10 @@ def _function(function: FunctionType) -> Sequence[object]:
     code = function.__code__
     source: object = code
     if function.__name__ != "<lambda>":  # whose source may lack lines
-        with suppress(OSError, TypeError, SyntaxError):  # code in a shell has no source
-            source = ast.dump(ast.parse(dedent(inspect.getsource(code))))
+        with suppress(OSError, TypeError, SyntaxError, TokenError):  # code in a shell has no source
+            lines = StringIO(dedent(inspect.getsource(code))).readline
+            kept = [it.string for it in generate_tokens(lines) if it.type not in (COMMENT, NL)]
+            source = "\0".join(kept)
     given, module = function.__globals__, function.__module__
     used = {name: given[name] for name in _names(code) if name in given}
     return [source, *bound, *[it for it in used.items() if _is_followed(it[1], module)]]
