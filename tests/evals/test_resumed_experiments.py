@@ -33,14 +33,22 @@ from support.eval_models import (
 )
 from support.scripted_server import Fail, Say, ScriptedServer
 from support.sdk_clients import APIS, sdk_adapter
-from weakincentives.evals import Case, Dataset, EvalRun, Experiment, Progress, evaluate
+from weakincentives.evals import (
+    Case,
+    Dataset,
+    EvalRun,
+    Experiment,
+    Progress,
+    evaluate,
+    evaluate_async,
+)
 from weakincentives.evals.ci_reports import junit_xml, markdown
 from weakincentives.evals.comparisons import compare
 from weakincentives.evals.experiment_files import experiment_json
 from weakincentives.evals.page import experiment_page
 from weakincentives.evals.reports import experiment_lines
 from weakincentives.evals.run_logs import RunFile
-from weakincentives.evaluation.inner_loop import ProviderRequest
+from weakincentives.evaluation.inner_loop import ProviderRequest, RunConfig
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.model_settings import ModelSettings
 from weakincentives.prompt import MarkdownSection, PromptTemplate
@@ -194,6 +202,12 @@ def test_tool_that_raises_is_told_to_the_model_and_a_case_that_raises_fails_alon
         assert "Traceback" in text
         assert "RuntimeError: the adapter" in text
     assert "base, 4: failed: Traceback" in "\n".join(experiment_lines(done))
+    config = RunConfig(raise_handler_errors=True)
+    options: dict[str, Any] = {"evaluators": [is_right], "config": config}
+    done = evaluate(template, question_cases(10), model=FunctionAdapter(answer), **options)
+    results = done["base"].results
+    assert [one.outcome for one in results] == ["answered"] * 3 + ["failed"] * 2 + ["answered"] * 5
+    assert "ZeroDivisionError: no it" in results[3].error
 
 
 def test_import_changes_no_event_loop_policy_and_no_signal_handler() -> None:
@@ -215,6 +229,15 @@ print(*sys.modules)
     modules = {name.partition(".")[0] for name in done.stdout.split()}
     heavy = {"openai", "anthropic", "yaml", "rich", "typer", "hypothesis", "pytest", "scipy"}
     assert not heavy & modules
+
+
+def test_experiments_run_under_another_event_loop() -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not for this platform")
+    options: dict[str, Any] = {"evaluators": [is_right], "model": FunctionAdapter(echo)}
+    here = evaluate(questions(), question_cases(20), **options)
+    there: Experiment = uvloop.run(evaluate_async(questions(), question_cases(20), **options))
+    assert [it.scores for it in there["base"].results] == [{"is_right": True}] * 20
+    assert [it.key for it in there["base"].results] == [it.key for it in here["base"].results]
 
 
 # --- memory

@@ -28,7 +28,7 @@ _NOT_INSTALLED = {
     *("ag_ui", "aiohttp", "anthropic", "anyio", "bm25s", "boto3", "dbos", "genai_prices"),
     *("git", "httpx", "httpx2", "jsonschema", "jsonschema_rs", "litellm", "markdown_it", "mcp"),
     *("mcp_types", "nbclient", "nbformat", "openai", "opentelemetry", "playwright", "resource"),
-    *("rich", "skills_ref", "typer", "yaml"),
+    *("rich", "skills_ref", "typer", "uvloop", "yaml"),
 }
 """Modules that tests import, but that have no wheel for WebAssembly or need sockets."""
 
