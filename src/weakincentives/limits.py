@@ -366,9 +366,17 @@ class Meter:
 
         Raises `ValueError` for a cost that cannot be one.
         """
-        check_price(cost, model)
-        unpriced = _ALL_PRICED if cost is not None else {model: 1}
-        _count((self, *self.above), tokens, cost, unpriced, calls=calls, tool_calls=tool_calls)
+        if cost:
+            check_price(cost, model)
+        with _counting:
+            for meter in (self, *self.above):
+                meter.tokens += tokens
+                meter.calls += calls
+                meter.tool_calls += tool_calls
+                if cost is None:
+                    meter.unpriced = _joined(meter.unpriced, {model: 1})
+                else:
+                    meter.cost += cost
 
     def load(self, usage: RunUsage, model: str) -> None:
         """Counts usage that the meters above have already counted, such as a recorded run's."""
@@ -381,30 +389,16 @@ class Meter:
 
 def _count_run(meters: tuple[Meter, ...], usage: RunUsage, model: str) -> None:
     check_price(usage.cost, model)
-    cost, unpriced = usage.cost or usage.known_cost, usage.unpriced
+    unpriced = usage.unpriced
     if usage.cost is None and usage.calls:
         unpriced = unpriced or {model: usage.calls}
-    calls, tool_calls = usage.calls, usage.tool_calls
-    _count(meters, usage.usage, cost, unpriced, calls=calls, tool_calls=tool_calls)
-
-
-def _count(
-    meters: tuple[Meter, ...],
-    tokens: TokenUsage,
-    cost: float | None,
-    unpriced: Mapping[str, int],
-    *,
-    calls: int,
-    tool_calls: int,
-) -> None:
     with _counting:
         for meter in meters:
-            meter.tokens += tokens
-            meter.calls += calls
-            meter.tool_calls += tool_calls
-            meter.cost += cost or 0.0
-            if unpriced:
-                meter.unpriced = _joined(meter.unpriced, unpriced)
+            meter.tokens += usage.usage
+            meter.calls += usage.calls
+            meter.tool_calls += usage.tool_calls
+            meter.cost += usage.cost or usage.known_cost
+            meter.unpriced = _joined(meter.unpriced, unpriced)
 
 
 def check_price(cost: object, model: str) -> None:
