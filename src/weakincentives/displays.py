@@ -121,14 +121,10 @@ def unreadable(text: str) -> set[str]:
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields the lines of a table whose first row is the head, without columns that are empty.
-
-    Cells are cut to 60 characters.
-    """
+    """Yields the lines of a table whose first row is the head; cells are cut to 60 characters."""
     cells = [[cut(cell, _CELL_CHARACTERS, counted=False) for cell in row] for row in rows]
-    columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns, strict=True):
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield line.rstrip()
 

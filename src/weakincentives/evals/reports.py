@@ -1,7 +1,7 @@
 """Reports of experiments and comparisons as lines of text."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import floor, inf, log10
 
 from ..displays import count_of, cut, table_lines
@@ -60,7 +60,7 @@ def experiment_lines(
         yield f"{variant.name}: {ends}; these runs cost {usage}"
     rows = [(variant, *row) for variant in variants for row in score_rows(variant, by)]
     yield ""
-    yield from table_lines(
+    yield from _table(
         [
             ("variant", "score", "mean", "95 % interval", "range", "deviation", "runs"),
             *[
@@ -89,6 +89,12 @@ def experiment_lines(
         runs = [run for variant in variants for run in variant.results]
         errors = [run.error for run in runs if run.outcome == "unrun" and run.error]
         yield " ".join(["The experiment is not complete.", *map(_beginning, errors[:1])])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a table, without columns that are empty below their head."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return table_lines([*zip(*columns, strict=True)])
 
 
 def score_rows(variant: VariantResults, by: str) -> Iterator[tuple[str, str, VariantResults]]:
@@ -209,7 +215,7 @@ def comparison_lines(comparisons: Comparisons, *, verbose: bool = False) -> Iter
         yield f"nothing was changed: {NOTHING_DIFFERS}"
     scores = comparisons.scores.items()
     head = ("score", "verdict", before, after, "difference", "95 % interval", "p")
-    yield from table_lines([head, *[_comparison_row(score, one) for score, one in scores]])
+    yield from _table([head, *[_comparison_row(score, one) for score, one in scores]])
     for score, one in scores:
         if (result := one.result) is not None and one.is_tested:
             _, *reasons = verdict_text(one).split("; ")

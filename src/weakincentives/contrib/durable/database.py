@@ -22,6 +22,8 @@ __all__ = [
     "sqlalchemy",
 ]
 
+_BUSY_SECONDS = 5.0  # as long as sqlite3 waits for a lock
+_BUSY_POLL = 0.01
 _POSTGRES = ("postgresql", "postgres", "cockroachdb")  # DBOS opens all of these in the same way
 
 type Extra = Any
@@ -58,8 +60,20 @@ class SqliteConnection(sqlite3.Connection):
         super().__init__(*args, **options)
         if sqlite3.sqlite_version_info < (3, 42):
             self.create_function("unixepoch", 1, _unixepoch)
-        self.execute("PRAGMA journal_mode=WAL")
+        self._use_wal()
         self.execute("PRAGMA synchronous=NORMAL")
+
+    def _use_wal(self) -> None:
+        until = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                self.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:  # SQLite waits for others only elsewhere
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # or an extension
+                if not is_busy or time.monotonic() > until:
+                    raise
+            time.sleep(_BUSY_POLL)
 
 
 @contextmanager
