@@ -88,6 +88,18 @@ def test_numbers_have_their_range_and_labels_their_counts() -> None:
     assert ["a", "t", "formal 1, casual 1", "2 scored"] in rows_of(text)
 
 
+def test_errors_without_a_range_are_only_counted_in_the_table() -> None:
+    words: list[list[Value]] = [["formal"], ["E"]]
+    counts: list[list[Value]] = [[3.0], ["E"]]
+    text = lines(experiment(variant("a", {"word": words, "count": counts, "ok": "E E"})))
+    assert [row[1:] for row in rows_of(text)[4:7]] == [
+        ["word", "formal 1", "1 of 2 scored"],
+        ["count", "3", "1 of 2 scored"],
+        ["ok", "no score", "0 of 2 scored"],
+    ]
+    assert rows_of(text)[7] == [""]
+
+
 def test_report_begins_with_the_cost_of_now_and_of_all_runs() -> None:
     one = variant("base", {"ok": "1 0"})
     paid = [replace(it, usage=RunUsage(calls=1, cost=0.25)) for it in one.results]

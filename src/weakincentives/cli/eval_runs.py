@@ -39,7 +39,10 @@ _Margin = Annotated[
 ]
 _FailOn = Annotated[
     _Texts,
-    Option(help="worse, or name=worse for one score: exit with 1 if it is. Repeatable."),
+    Option(
+        help="worse, or name=worse for one score: exit with 1 if it is worse, and with 2 if that "
+        "is uncertain. Repeatable."
+    ),
 ]
 _FailUnder = Annotated[
     _Texts, Option(help="The minimum mean: 0.9, or name=0.9 for one score. Repeatable.")
@@ -53,7 +56,12 @@ _Junit = Annotated[Path | None, Option(help="Write JUnit XML to this file.")]
 _Markdown = Annotated[Path | None, Option(help="Write Markdown for a pull request to this file.")]
 _Html = Annotated[Path | None, Option(help="Write a page with all runs to this file.")]
 _Verbose = Annotated[
-    bool, Option("--verbose", "-v", help="Also print all problems, tests and reasons.")
+    bool,
+    Option(
+        "--verbose",
+        "-v",
+        help="Also print all problems and changed cases, the tests, and why runs were repeated.",
+    ),
 ]
 
 

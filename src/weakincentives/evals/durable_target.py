@@ -133,8 +133,8 @@ class DurableTarget:
         if isinstance(found, EndedRun):
             return found
         ledger, started = adapter.ledger, monotonic()
-        try:
-            while not ledger.reserve(estimate := self._expected):  # noqa: ASYNC110 - threads release it
+        try:  # threads release what is reserved
+            while not ledger.reserve(estimate := self._expected):  # noqa: ASYNC110
                 await asyncio.sleep(_POLL)
         except BudgetExceededError as error:
             return EndedRun(error=error)

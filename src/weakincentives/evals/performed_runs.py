@@ -153,8 +153,9 @@ class Performer:
         if task.workers is None:
             ended = await self._execute(task, session, sink)
         else:
-            arguments = task.key, task.case, session, task.adapter, task.timeout
-            ended = await task.workers.perform(*arguments)
+            ended = await task.workers.perform(
+                task.key, task.case, session, task.adapter, task.timeout
+            )
             file.copy(ended.rows)
             sink.load(LoggedRun())
             if ended.session is not None:

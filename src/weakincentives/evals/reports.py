@@ -58,21 +58,25 @@ def experiment_lines(
         )
         usage = f"{_cost(variant.usage)}{_tokens(variant.usage)}"
         yield f"{variant.name}: {ends}; these runs cost {usage}"
-    rows = [(variant, *row) for variant in variants for row in score_rows(variant, by)]
+    rows = [
+        (variant, *row, row[2].summary(row[0]))
+        for variant in variants
+        for row in score_rows(variant, by)
+    ]
     yield ""
     yield from _table(
         [
             ("variant", "score", "mean", "95 % interval", "range", "deviation", "runs"),
             *[
-                (one.name, f"  {group}" if group else score, *_cells(part, score))
-                for one, score, group, part in rows
+                (one.name, f"  {group}" if group else score, *_cells(part, score, summary))
+                for one, score, group, part, summary in rows
             ],
         ]
     )
-    for one, score, group, part in rows:
-        if part.summary(score).errors:
+    for one, score, group, _, summary in rows:
+        if _errors_matter(summary):
             of = ", ".join(filter(None, (one.name, score, group)))
-            yield f"{of}: {mean_text(part.summary(score))}"
+            yield f"{of}: {mean_text(summary)}"
     yield ""
     most = _ALL if verbose else _PROBLEMS
     for variant in variants:
@@ -144,7 +148,7 @@ def mean_text(summary: ScoreSummary) -> str:
         return _mean(summary)
     of = "of" if summary.is_rate else "over"
     text = f"{'' if summary.is_rate else 'mean '}{_mean(summary)} {of} {summary.scored:,} scored"
-    if not summary.errors or summary.if_errors is None:
+    if summary.if_errors is None or not _errors_matter(summary):
         return text
     (low, high), one = summary.if_errors, summary.errors == 1
     ends, were = f"{low:.4g} to {high:.4g}", "had the lowest or the highest score"
@@ -152,6 +156,12 @@ def mean_text(summary: ScoreSummary) -> str:
         ends = f"{_percent(low)}-{_percent(high)} %"
         were = "was wrong or right" if one else "were all wrong or right"
     return f"{text} ({ends} if {'the error' if one else f'the {summary.errors:,} errors'} {were})"
+
+
+def _errors_matter(summary: ScoreSummary) -> bool:
+    """Whether a mean has a range, because some of its scores are missing."""
+    has_range = summary.mean is not None and summary.if_errors is not None
+    return has_range and summary.errors > 0
 
 
 def _percent(rate: float) -> str:
@@ -166,9 +176,10 @@ def _mean(summary: ScoreSummary) -> str:
     return f"{_percent(summary.mean)} %" if summary.is_rate else f"{summary.mean:.4g}"
 
 
-def _cells(variant: VariantResults, score: str) -> tuple[str, str, str, str, str]:
+def _cells(
+    variant: VariantResults, score: str, summary: ScoreSummary
+) -> tuple[str, str, str, str, str]:
     """Returns a mean, its interval, the range, the standard deviation and how many are scored."""
-    summary = variant.summary(score)
     interval, spread, deviation = "", "", ""
     if (ends := rate_interval(variant, score)) is not None:
         found = observations(variant, score)
@@ -189,7 +200,7 @@ def _inapplicable(summary: ScoreSummary) -> str:
 def summary_text(variant: VariantResults, score: str) -> str:
     """Returns a mean, the interval of a rate or the spread, and how many runs are scored."""
     summary = variant.summary(score)
-    _, interval, spread, deviation, scored = _cells(variant, score)
+    _, interval, spread, deviation, scored = _cells(variant, score, summary)
     parts = [
         mean_text(summary),
         f"from {spread}" * bool(spread),
@@ -218,42 +229,41 @@ def comparison_lines(comparisons: Comparisons, *, verbose: bool = False) -> Iter
     yield from _table([head, *[_comparison_row(score, one) for score, one in scores]])
     for score, one in scores:
         if (result := one.result) is not None and one.is_tested:
-            _, *reasons = verdict_text(one).split("; ")
+            _, *reasons = _verdict(one)
             reasons += _change_texts(result, _ALL if verbose else _NAMED)
             if verbose:
                 reasons += [difference_text(one), *_detail_texts(result)]
             yield f"  {score}: {'; '.join(reasons)}"
             for name, summary in ((before, one.a), (after, one.b)):
-                if summary.errors:
+                if _errors_matter(summary):
                     yield f"  {score}, {name}: {mean_text(summary)}"
     if comparisons.uncompared:
         yield f"only one variant has {', '.join(comparisons.uncompared)}"
 
 
 def _comparison_row(score: str, one: ScoreComparison) -> tuple[str, ...]:
-    result, lower = one.result, "" if one.higher_is_better else " (lower is better)"
-    is_tested = result is not None and one.is_tested
-    return (
-        f"{score}{lower}",
-        verdict_text(one).partition("; ")[0],
-        _mean(one.a),
-        _mean(one.b),
-        *(_difference_cells(one) if is_tested else ("", "", "")),
-    )
+    lower = "" if one.higher_is_better else " (lower is better)"
+    difference = _difference_cells(one) if one.is_tested else ("", "", "")
+    return f"{score}{lower}", _verdict(one)[0], _mean(one.a), _mean(one.b), *difference
 
 
 def verdict_text(one: ScoreComparison) -> str:
     """Returns a verdict and the reason for it."""
+    return "; ".join(_verdict(one))
+
+
+def _verdict(one: ScoreComparison) -> list[str]:
+    """Returns a verdict, its reason and the number of cases that are needed."""
     result = one.result
     if result is None:
-        return "labels are not compared"
+        return ["labels are not compared"]
     if not one.is_tested:
-        return "not applicable to any case"
+        return ["not applicable to any case"]
     more = ""
     if result.more_cases is not None:
         unit = "more cluster" if result.clusters else "more case"
         more = f"about {count_of(result.more_cases, unit)} needed for the margin"
-    return "; ".join(filter(None, (result.verdict, result.reason, more)))
+    return [*filter(None, (result.verdict, result.reason, more))]
 
 
 def difference_text(one: ScoreComparison) -> str:
